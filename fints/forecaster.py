@@ -1,0 +1,528 @@
+"""The forecaster: fit on a panel, predict a tidy table, save and load without pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from fints.config import Experiment, override
+from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targets
+from fints.diagnostics import Profiler
+from fints.model import build, estimate_memory
+from fints.training import FitResult, derive, fit, predict, resolve_device
+
+__all__ = ["FORMAT_VERSION", "Forecaster", "load"]
+
+FORMAT_VERSION = 1
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
+_SPEC, _WEIGHTS = "forecaster.json", "weights.safetensors"
+_PROBE_WINDOWS = 64
+
+DateRange = tuple[date | None, date | None]
+
+
+class Forecaster(BaseEstimator):
+    """Forecast each asset's return over the next `horizon` days with a causal transformer.
+
+    A forecast p(t, i) is made with rows dated t or earlier and concerns (t, t + h]. It is in log
+    return for the targets "log_return" and "volatility_scaled" (there the network forecasts
+    r / sigma_t and the table holds sigma_t times that), and in cross-sectional standard deviations
+    for "cross_sectional".
+
+    Parameters
+    ----------
+    experiment : Experiment, optional
+        Everything that can be set; `Experiment()` if not given.
+    residual, residual_options, depth, width : optional
+        Fields of `experiment.model` to replace.
+    features, target, context, horizon : optional
+        Fields of `experiment.data` to replace.
+    learning_rate, steps, device : optional
+        Fields of `experiment.training` to replace.
+    seed : int
+        Determines initial weights, batch order and dropout: same seed, same machine, same bits.
+
+    Attributes
+    ----------
+    experiment_ : Experiment
+        What was fitted.
+    result_ : FitResult
+        Outcome ("finished", "stopped_early", "diverged", "out_of_memory"), history, profiles.
+    model_as_of_ : date
+        Last date whose outcome the weights may know.
+    parameter_count_ : int
+        Trainable numbers of the network.
+
+    Examples
+    --------
+    >>> from fints import Forecaster
+    >>> from fints.data import load
+    >>> panel = load("sp500-20")
+    >>> forecaster = Forecaster(residual="dynamic_hyper_connections", depth=2, steps=20)
+    >>> table = forecaster.fit(panel[:"2016-12-31"]).predict(panel[:"2017-01-31"])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment | None = None,
+        *,
+        residual: str | None = None,
+        residual_options: dict[str, Any] | None = None,
+        depth: int | None = None,
+        width: int | None = None,
+        features: Sequence[str] | None = None,
+        target: str | None = None,
+        context: int | None = None,
+        horizon: int | None = None,
+        learning_rate: float | None = None,
+        steps: int | None = None,
+        device: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.experiment = experiment
+        self.residual = residual
+        self.residual_options = residual_options
+        self.depth = depth
+        self.width = width
+        self.features = features
+        self.target = target
+        self.context = context
+        self.horizon = horizon
+        self.learning_rate = learning_rate
+        self.steps = steps
+        self.device = device
+        self.seed = seed
+
+    def resolve(self) -> Experiment:
+        """Return the experiment with this forecaster's named fields put in.
+
+        Raises
+        ------
+        ValueError
+            If a field or a combination cannot be used.
+        """
+        named = {
+            "model.residual": self.residual,
+            "model.residual_options": self.residual_options,
+            "model.depth": self.depth,
+            "model.width": self.width,
+            "data.features": None if self.features is None else list(self.features),
+            "data.target": self.target,
+            "data.context": self.context,
+            "data.horizon": self.horizon,
+            "training.learning_rate": self.learning_rate,
+            "training.steps": self.steps,
+            "training.device": self.device,
+        }
+        changes = {path: value for path, value in named.items() if value is not None}
+        base = self.experiment if self.experiment is not None else Experiment()
+        if "training.steps" in changes and isinstance(self.steps, int):
+            # A short fit keeps its warm-up a twentieth of its steps rather than failing on a default.
+            changes["training.warmup_steps"] = min(base.training.warmup_steps, self.steps // 20)
+        return override(base, changes)
+
+    def fit(
+        self,
+        panel: Panel,
+        *,
+        train: DateRange | None = None,
+        validation: tuple[date, date] | float = 0.15,
+        checkpoint: str | Path | None = None,
+        on_row: Callable[[dict[str, Any]], None] | None = None,
+    ) -> Forecaster:
+        """Fit the scaler and the network on decision dates of `panel`.
+
+        Parameters
+        ----------
+        panel : Panel
+            Rows after the last training or validation outcome are not used.
+        train : (date or None, date or None), optional
+            First and last decision date to learn from; earlier rows serve as context only.
+        validation : (date, date) or float
+            Decision dates, or the last share of them, that choose the kept weights and stop early;
+            0 uses none. Training decisions whose outcome falls into it are purged.
+        checkpoint : path, optional
+            File from which an interrupted fit resumes exactly, and to which it saves its state.
+        on_row : callable, optional
+            Receives one dictionary at each evaluation.
+
+        Returns
+        -------
+        Forecaster
+            Itself. A diverged or out-of-memory fit does not raise: see `result_.outcome`.
+
+        Raises
+        ------
+        ValueError
+            If the panel is too short, a feature is unknown, or `train` reaches into `validation`.
+        """
+        if not isinstance(panel, Panel):
+            raise ValueError(
+                f"fit needs a fints.data.Panel; got {type(panel).__name__}. Make one with Panel(frame) or fints.data.read(path)."
+            )
+        experiment = self.resolve()
+        data = experiment.data
+        raw = features(panel, data.features)
+        labels = targets(panel, data.target, data.horizon)
+        train_range, validation_range = _decision_ranges(labels, train, validation, data.horizon)
+
+        learnt = labels.filter(_between(train_range), pl.col("target").is_not_null())
+        if learnt.is_empty():
+            raise ValueError(
+                f"the training dates {_show(train_range)} of panel {panel.name!r} hold no outcome of target "
+                f"{data.target!r}; give a longer panel or other dates (prices that never move have no scaled target)."
+            )
+        scaler = StandardScaler(clip=data.clip).fit(raw.filter(_between(train_range)), data.features)
+        target_std = _root_mean_square(learnt["target"])
+        windows = Windows.build(
+            scaler.transform(raw),
+            labels.with_columns(pl.col("target") / target_std),
+            data.features,
+            context=data.context,
+            min_valid=data.min_valid,
+        )
+        training_set = windows.select(
+            *train_range, labelled=True, every_token=experiment.model.forecast_from == "every_token"
+        )
+        if len(training_set) == 0:
+            raise ValueError(
+                f"no window of {data.context} days with an outcome ends in the training dates {_show(train_range)}; "
+                f"give a longer panel or a smaller data.context."
+            )
+        validation_set = None if validation_range is None else windows.select(*validation_range, labelled=True)
+        if validation_set is not None and len(validation_set) == 0:
+            raise ValueError(
+                f"no window with an outcome ends in the validation dates {_show(validation_range)}; "
+                f"give more dates, or validation=0 to train without."
+            )
+
+        device = resolve_device(experiment.training.device)
+        model = build(
+            experiment.model,
+            num_features=len(data.features),
+            context=data.context,
+            seed=derive(self.seed, "model"),
+        ).to(device)
+        probe = training_set.gather(_probe_positions(len(training_set), self.seed))
+        result = fit(
+            model,
+            training_set,
+            validation_set,
+            experiment.training,
+            seed=derive(self.seed, "training"),
+            checkpoint=None if checkpoint is None else Path(checkpoint),
+            on_row=on_row,
+            profiler=Profiler(model, *probe, experiment.training),
+            estimated_bytes=estimate_memory(
+                experiment.model,
+                num_features=len(data.features),
+                context=data.context,
+                batch_size=experiment.training.batch_size,
+                activation_checkpointing=experiment.training.activation_checkpointing,
+                precision=experiment.training.precision,
+            ),
+        )
+
+        known = [train_range] if validation_range is None else [train_range, validation_range]
+        self.experiment_ = experiment
+        self.model_ = model
+        self.scaler_ = scaler
+        self.target_std_ = target_std
+        self.result_: FitResult | None = result
+        self.parameter_count_ = sum(p.numel() for p in model.parameters())
+        self.model_as_of_ = max(
+            labels.filter(_between(span), pl.col("target").is_not_null())["label_end"].max() for span in known
+        )
+        return self
+
+    def predict(self, panel: Panel, *, start: date | None = None, end: date | None = None) -> pl.DataFrame:
+        """Forecast every row of `panel` dated in [start, end].
+
+        Returns
+        -------
+        polars.DataFrame
+            One row a date and asset, sorted: `decision_time`, `asset`, `horizon` (days), `forecast`,
+            with a distributional head also `scale`, `q05`, `q50`, `q95`; `model_as_of`, and
+            `available_at`, the first date on which this forecast could have been made (later than
+            `decision_time` for rows that the fit itself has seen). `forecast` is null only for want
+            of history.
+
+        Raises
+        ------
+        NotFittedError
+            If `fit` was not called.
+        """
+        forecast, units = self._forecast(panel, start, end)
+        units = units.with_columns(pl.col("scale").fill_null(1.0) if self._unitless else pl.col("scale"))
+        table = units.join(forecast, on=["date", "asset"], how="left").sort("date", "asset")
+        scaled = [pl.col("mean").mul(pl.col("scale")).alias("forecast")]
+        if "spread" in table.columns:
+            scaled += [pl.col("spread").mul(pl.col("scale")).alias("scale_out")]
+            scaled += [
+                pl.col("mean").add(pl.col("spread") * pl.col(f"{name}_score")).mul(pl.col("scale")).alias(name)
+                for name in QUANTILES
+            ]
+        as_of = pl.lit(self.model_as_of_, dtype=pl.Date)
+        return table.select(
+            pl.col("date").alias("decision_time"),
+            "asset",
+            pl.lit(self.experiment_.data.horizon, dtype=pl.Int64).alias("horizon"),
+            *scaled,
+            as_of.alias("model_as_of"),
+            pl.max_horizontal(pl.col("date"), as_of).alias("available_at"),
+        ).rename({"scale_out": "scale"}, strict=False)
+
+    def evaluate_frame(self, panel: Panel, start: date | None = None, end: date | None = None) -> pl.DataFrame:
+        """Return forecasts beside outcomes, both in units of the target.
+
+        Returns
+        -------
+        polars.DataFrame
+            `date`, `asset`, `forecast`, `realised`, `unit_scale` (log return of one target unit; null
+            where there is none), with a distributional head also `spread` and `degrees`. Only rows
+            with a forecast and an outcome.
+        """
+        forecast, units = self._forecast(panel, start, end)
+        extra = [name for name in ("spread", "degrees") if name in forecast.columns]
+        return (
+            units.join(forecast, on=["date", "asset"], how="inner")
+            .filter(pl.col("target").is_not_null())
+            .sort("date", "asset")
+            .select(
+                "date",
+                "asset",
+                pl.col("mean").alias("forecast"),
+                pl.col("target").alias("realised"),
+                pl.col("scale").alias("unit_scale"),
+                *extra,
+            )
+        )
+
+    def windows(self, panel: Panel, start: date | None = None, end: date | None = None) -> WindowSet:
+        """Return the scaled windows that this forecaster would forecast from, for diagnostics."""
+        check_is_fitted(self)
+        data = self.experiment_.data
+        scaled = self.scaler_.transform(features(panel, data.features))
+        built = Windows.build(scaled, None, data.features, context=data.context, min_valid=data.min_valid)
+        return built.select(start, end, labelled=False)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a folder of two files, JSON and safetensors, that `fints.load` reads.
+
+        The folder appears whole or not at all. An older forecaster at `path` is replaced.
+
+        Raises
+        ------
+        NotFittedError
+            If `fit` was not called.
+        ValueError
+            If `path` exists and is not a saved forecaster.
+        """
+        check_is_fitted(self)
+        path = Path(path)
+        if path.exists() and not (path / _SPEC).is_file():
+            raise ValueError(f"{path} exists and is not a saved forecaster; choose another path.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        try:
+            state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model_.state_dict().items()}
+            save_file(state, fresh / _WEIGHTS)
+            spec = {
+                "format_version": FORMAT_VERSION,
+                "experiment": self.experiment_.to_dict(),
+                "seed": self.seed,
+                "scaler": self.scaler_.to_dict(),
+                "target_std": self.target_std_,
+                "model_as_of": self.model_as_of_.isoformat(),
+                "weights_sha256": _sha256(fresh / _WEIGHTS),
+            }
+            (fresh / _SPEC).write_text(json.dumps(spec, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+            fresh.chmod(0o755)
+            if path.exists():
+                old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
+                os.replace(path, old / path.name)
+                os.replace(fresh, path)
+                shutil.rmtree(old)
+            else:
+                os.replace(fresh, path)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return path
+
+    @property
+    def _unitless(self) -> bool:
+        return self.experiment_.data.target == "cross_sectional"
+
+    def _forecast(self, panel: Panel, start: date | None, end: date | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Forecasts of the windows, and targets with units of all rows, both in target units."""
+        check_is_fitted(self)
+        data = self.experiment_.data
+        labels = targets(panel, data.target, data.horizon).filter(_between((start, end)))
+        window_set = self.windows(panel, start, end)
+        output = predict(self.model_, window_set, batch_size=256)
+        frame = window_set.keys().with_columns(
+            pl.Series("mean", output["mean"][:, 0].double().numpy() * self.target_std_)
+        )
+        if "log_scale" in output:
+            frame = frame.with_columns(self._distribution(output))
+        return frame, labels
+
+    def _distribution(self, output: Mapping[str, torch.Tensor]) -> list[pl.Series]:
+        from scipy.stats import norm, t
+
+        spread = np.exp(output["log_scale"][:, 0].double().numpy()) * self.target_std_
+        columns = [pl.Series("spread", spread)]
+        if "degrees" in output:
+            degrees = output["degrees"][:, 0].double().numpy()
+            columns.append(pl.Series("degrees", degrees))
+            scores = {name: t.ppf(level, degrees) for name, level in QUANTILES.items()}
+        else:
+            scores = {name: np.full(len(spread), norm.ppf(level)) for name, level in QUANTILES.items()}
+        return columns + [pl.Series(f"{name}_score", score) for name, score in scores.items()]
+
+
+def load(path: str | Path) -> Forecaster:
+    """Load a forecaster written by `Forecaster.save`.
+
+    Nothing is unpickled: the folder holds JSON and safetensors, and any other kind is refused.
+
+    Raises
+    ------
+    ValueError
+        If the folder is missing, foreign, damaged, or of a newer format.
+    """
+    path = Path(path)
+    spec_file, weights_file = path / _SPEC, path / _WEIGHTS
+    if not spec_file.is_file() or not weights_file.is_file():
+        raise ValueError(
+            f"{path} is not a saved forecaster: it must hold {_SPEC} and {_WEIGHTS}. Write one with Forecaster.save(path)."
+        )
+    strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in (_SPEC, _WEIGHTS))
+    if strangers:
+        raise ValueError(
+            f"{path} must hold {_SPEC} and {_WEIGHTS} only; got also {', '.join(strangers)}. Remove what does not belong."
+        )
+    try:
+        spec = json.loads(spec_file.read_text(encoding="utf-8"))
+        version = spec["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{spec_file} is damaged ({error}); save the forecaster again.") from error
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has format version {version}; this fints reads version {FORMAT_VERSION}. Install a newer fints."
+        )
+    if _sha256(weights_file) != spec["weights_sha256"]:
+        raise ValueError(f"{weights_file} does not match the checksum in {_SPEC}; save the forecaster again.")
+    experiment = Experiment.from_dict(spec["experiment"])
+    forecaster = Forecaster(experiment, seed=spec["seed"])
+    model = build(
+        experiment.model,
+        num_features=len(experiment.data.features),
+        context=experiment.data.context,
+        seed=0,
+    )
+    try:
+        model.load_state_dict(load_file(weights_file))
+    except (RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{weights_file} does not fit the experiment in {_SPEC}: {error}") from error
+    forecaster.experiment_ = experiment
+    forecaster.model_ = model.eval().to(_device_or_cpu(experiment.training.device))
+    forecaster.scaler_ = StandardScaler.from_dict(spec["scaler"])
+    forecaster.target_std_ = float(spec["target_std"])
+    forecaster.result_ = None
+    forecaster.parameter_count_ = sum(p.numel() for p in model.parameters())
+    forecaster.model_as_of_ = date.fromisoformat(spec["model_as_of"])
+    return forecaster
+
+
+def _device_or_cpu(name: str) -> torch.device:
+    """A forecaster trained on a GPU also predicts where there is none."""
+    try:
+        return resolve_device(name)
+    except ValueError:
+        return torch.device("cpu")
+
+
+def _decision_ranges(
+    labels: pl.DataFrame,
+    train: DateRange | None,
+    validation: tuple[date, date] | float,
+    horizon: int,
+) -> tuple[DateRange, tuple[date, date] | None]:
+    """Resolve training and validation to decision dates, no training outcome inside validation."""
+    start, end = train if train is not None else (None, None)
+    decided = labels.filter(pl.col("target").is_not_null(), _between((start, end)))
+    dates = decided["date"].unique().sort()
+    if isinstance(validation, int | float):
+        if not 0 <= validation < 1:
+            raise ValueError(f"validation must be a share in [0, 1) or two dates; got {validation}.")
+        held = math.ceil(validation * len(dates))
+        if held == 0:
+            return (start, end), None
+        if held >= len(dates):
+            raise ValueError(
+                f"validation = {validation} of {len(dates)} dates with an outcome leaves nothing to learn from; "
+                f"give a longer panel or validation=0."
+            )
+        first = dates[len(dates) - held]
+        purged = decided.filter(pl.col("label_end") < first)
+        if purged.is_empty():
+            raise ValueError(
+                f"all {len(dates) - held} training dates have outcomes (horizon {horizon}) that reach into the "
+                f"validation dates; give a longer panel or a smaller horizon."
+            )
+        return (start, purged["date"].max()), (first, dates[-1])
+    last = decided["label_end"].max()
+    if last is not None and last >= validation[0]:
+        raise ValueError(
+            f"training outcomes must be known before validation starts on {validation[0]}; the training dates "
+            f"{_show((start, end))} have outcomes until {last}. End them {horizon} trading days earlier."
+        )
+    return (start, end), validation
+
+
+def _between(span: DateRange) -> pl.Expr:
+    start, end = span
+    inside = pl.lit(value=True)
+    if start is not None:
+        inside = inside & (pl.col("date") >= start)
+    if end is not None:
+        inside = inside & (pl.col("date") <= end)
+    return inside
+
+
+def _show(span: DateRange | None) -> str:
+    start, end = span or (None, None)
+    return f"{start or 'first'} to {end or 'last'}"
+
+
+def _root_mean_square(values: pl.Series) -> float:
+    root = math.sqrt(float((values.cast(pl.Float64) ** 2).mean()))  # type: ignore[arg-type]
+    return root if root > 0 else 1.0
+
+
+def _probe_positions(count: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(derive(seed, "probe"))
+    return torch.randperm(count, generator=generator)[:_PROBE_WINDOWS]
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
