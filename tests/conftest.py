@@ -1,0 +1,46 @@
+"""What holds for every test: a home of its own, skips that count, no thread more than one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        help="fail if any test is skipped, but for those marked cuda on a machine without CUDA",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needs_cuda = [item for item in items if item.get_closest_marker("cuda")]
+    if needs_cuda:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in needs_cuda:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """Under --no-skips a skip is a failure, so a missing program cannot hide behind a green run."""
+    report = yield
+    if report.skipped and item.config.getoption("--no-skips") and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not (item.get_closest_marker("cuda") and reason.endswith("no CUDA device")):
+            report.outcome = "failed"
+            report.longrepr = f"{reason}, and --no-skips is given: every test must run."
+    return report
+
+
+@pytest.fixture(autouse=True)
+def home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test reads or writes the user's own datasets and results."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("FINTS_HOME", str(home))
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    return home
