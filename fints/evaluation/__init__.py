@@ -1,0 +1,73 @@
+"""Walk-forward folds, metrics, tests and baselines: everything that judges a forecast frame."""
+
+from __future__ import annotations
+
+from fints.evaluation.baselines import BASELINES, baseline_forecasts
+from fints.evaluation.inference import (
+    Contrast,
+    Equivalence,
+    SeriesTest,
+    clark_west,
+    clustered_mean,
+    clusters_needed,
+    contrast_power,
+    diebold_mariano,
+    effective_assets,
+    equivalence,
+    holm,
+    minimum_detectable_effect,
+    paired_contrast,
+    paired_r2_sd,
+    r2_power,
+    r2_standard_error,
+)
+from fints.evaluation.metrics import (
+    coverage,
+    crps,
+    ic_series,
+    log_score,
+    metrics,
+    newey_west_t,
+    prevailing_mean,
+    r2_by_asset,
+    r2_mean,
+    r2_precision,
+    r2_zero,
+    share_of_oracle,
+)
+from fints.evaluation.walk_forward import Fold, WalkForward
+
+__all__ = [
+    "BASELINES",
+    "Contrast",
+    "Equivalence",
+    "Fold",
+    "SeriesTest",
+    "WalkForward",
+    "baseline_forecasts",
+    "clark_west",
+    "clustered_mean",
+    "clusters_needed",
+    "contrast_power",
+    "coverage",
+    "crps",
+    "diebold_mariano",
+    "effective_assets",
+    "equivalence",
+    "holm",
+    "ic_series",
+    "log_score",
+    "metrics",
+    "minimum_detectable_effect",
+    "newey_west_t",
+    "paired_contrast",
+    "paired_r2_sd",
+    "prevailing_mean",
+    "r2_by_asset",
+    "r2_mean",
+    "r2_power",
+    "r2_precision",
+    "r2_standard_error",
+    "r2_zero",
+    "share_of_oracle",
+]

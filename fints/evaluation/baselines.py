@@ -1,0 +1,200 @@
+"""Forecasts that any network must beat, fitted on training rows only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from fints.evaluation.metrics import prevailing_mean
+from fints.evaluation.walk_forward import Fold, Part
+
+__all__ = ["BASELINES", "baseline_forecasts"]
+
+BASELINES = {
+    "zero": "0 for every row",
+    "prevailing_mean": "each asset's mean of all outcomes known on the date",
+    "ar1": "pooled regression on the asset's latest known outcome",
+    "ar1_by_asset": "the same regression, one an asset",
+    "ridge": "ridge regression on all features of the window, penalty chosen on validation rows",
+}
+# Ten half-decades: from no visible shrinkage to a forecast of nearly zero, per training row.
+RIDGE_PENALTIES = tuple(float(10.0**power) for power in np.arange(-4, 1.01, 0.5))
+
+
+def baseline_forecasts(
+    name: str,
+    *,
+    targets: pl.DataFrame,
+    fold: Fold,
+    features: pl.DataFrame | None = None,
+    feature_names: Sequence[str] | None = None,
+    context: int = 1,
+) -> pl.DataFrame:
+    """Return one baseline's forecasts of a fold's test rows.
+
+    Parameters
+    ----------
+    name
+        A name of `BASELINES`.
+    targets
+        `date`, `asset`, `target` (null where the outcome is not known), `label_end` (the date on
+        which it is known) and, if there is one, `scale`; all dates, not the test period alone.
+    fold
+        Its training rows fit the baseline, its validation rows choose the ridge penalty, its test
+        rows are forecast. Outcomes known by a test date may enter that date's prevailing mean and
+        lagged outcome: they are inputs there, not fitted on.
+    features, feature_names, context
+        For ridge: the feature frame on the same (date, asset), the columns (default: all but the
+        keys) and how many of the asset's past rows a forecast sees.
+
+    Returns
+    -------
+    DataFrame
+        `date`, `asset`, `forecast`, `realised`, `unit_scale`, sorted by date and asset; the rows
+        of the test period whose outcome is known.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, a column is missing, or a period has no row with an outcome.
+    """
+    if name not in BASELINES:
+        raise ValueError(f"unknown baseline {name!r}. Known baselines: {', '.join(BASELINES)}.")
+    table = _table(targets)
+    test = fold.select(table, "test").drop_nulls("target")
+    if test.height == 0:
+        raise ValueError(_without_outcome(fold, "test"))
+    if name == "zero":
+        forecast = test.select("date", "asset", pl.lit(0.0).alias("forecast"))
+    elif name == "prevailing_mean":
+        # Before an asset's first known outcome its best guess is no move.
+        forecast = (
+            table.with_columns(prevailing_mean(table).fill_null(0.0).alias("forecast"))
+            .pipe(fold.select, "test")
+            .select("date", "asset", "forecast")
+        )
+    elif name in ("ar1", "ar1_by_asset"):
+        forecast = _ar1(table, fold, by_asset=name == "ar1_by_asset")
+    else:
+        if features is None:
+            raise ValueError("ridge needs the feature frame; pass features=.")
+        names = list(feature_names or [c for c in features.columns if c not in ("date", "asset")])
+        forecast = _ridge(table, features, names, fold, context)
+    return (
+        test.select("date", "asset", pl.col("target").alias("realised"), pl.col("scale").alias("unit_scale"))
+        .join(forecast, on=["date", "asset"], how="inner")
+        .select("date", "asset", "forecast", "realised", "unit_scale")
+        .sort("date", "asset")
+    )
+
+
+def _table(targets: pl.DataFrame) -> pl.DataFrame:
+    missing = [c for c in ("date", "asset", "target", "label_end") if c not in targets.columns]
+    if missing:
+        raise ValueError(f"targets lack {', '.join(missing)}; they have {', '.join(targets.columns)}.")
+    scale = pl.col("scale") if "scale" in targets.columns else pl.lit(None)
+    return targets.select(
+        "date",
+        "asset",
+        pl.col("target").cast(pl.Float64).fill_nan(None),
+        "label_end",
+        scale.cast(pl.Float64).alias("scale"),
+    ).sort("asset", "date")
+
+
+def _latest_outcome(table: pl.DataFrame) -> pl.DataFrame:
+    """Add `latest`: the asset's newest outcome known on the row's date (0 before there is one)."""
+    known = (
+        table.drop_nulls(["target", "label_end"])
+        .sort("asset", "date")
+        .unique(["asset", "label_end"], keep="last", maintain_order=True)
+        .select("asset", pl.col("label_end").alias("known_on"), pl.col("target").alias("latest"))
+        .sort("known_on", "asset")
+    )
+    joined = table.sort("date", "asset").join_asof(
+        known, left_on="date", right_on="known_on", by="asset", strategy="backward", check_sortedness=False
+    )
+    return joined.with_columns(pl.col("latest").fill_null(0.0)).sort("asset", "date")
+
+
+def _ar1(table: pl.DataFrame, fold: Fold, *, by_asset: bool) -> pl.DataFrame:
+    rows = _latest_outcome(table)
+    train = _training_rows(rows, fold)
+    test = fold.select(rows, "test")
+    x, y = pl.col("latest"), pl.col("target")
+    moments = [x.mean().alias("x"), y.mean().alias("y"), ((x - x.mean()) * y).mean().alias("xy")]
+    moments.append(((x - x.mean()) ** 2).mean().alias("xx"))
+    fits = train.group_by("asset").agg(moments) if by_asset else train.select(moments)
+    fits = fits.with_columns(
+        pl.when(pl.col("xx") > 0).then(pl.col("xy") / pl.col("xx")).otherwise(0.0).alias("slope")
+    )
+    joined = test.join(fits, on="asset", how="left") if by_asset else test.join(fits, how="cross")
+    # An asset without a training row gets the zero forecast.
+    forecast = (pl.col("y") + pl.col("slope") * (pl.col("latest") - pl.col("x"))).fill_null(0.0)
+    return joined.select("date", "asset", forecast.alias("forecast"))
+
+
+def _ridge(
+    table: pl.DataFrame, features: pl.DataFrame, names: list[str], fold: Fold, context: int
+) -> pl.DataFrame:
+    from sklearn.linear_model import Ridge
+
+    missing = [name for name in ("date", "asset", *names) if name not in features.columns]
+    if missing or not names or context < 1:
+        raise ValueError(f"ridge needs features {names} (missing {missing}), context >= 1; got {context}.")
+    numeric = features.select("date", "asset", pl.col(names).cast(pl.Float64).fill_nan(None))
+    seen = _training_rows(table, fold).join(numeric, on=["date", "asset"], how="inner")
+    mean = {name: _float(seen[name].mean(), 0.0) for name in names}
+    # A constant or absent feature is only shifted.
+    spread = {name: _float(seen[name].std(ddof=0), 1.0) or 1.0 for name in names}
+    # Scaled by training rows, so that a missing feature (0 below) is an average one.
+    scaled = numeric.sort("asset", "date").with_columns(
+        ((pl.col(name) - mean[name]) / spread[name]).fill_null(0.0) for name in names
+    )
+    lagged = scaled.select(
+        "date",
+        "asset",
+        *(
+            pl.col(name).shift(lag).over("asset", order_by="date").fill_null(0.0).alias(f"{name}@{lag}")
+            for lag in range(context)
+            for name in names
+        ),
+    )
+    columns = lagged.columns[2:]
+    rows = table.join(lagged, on=["date", "asset"], how="inner").sort("date", "asset")
+    train = _training_rows(rows, fold)
+    validation = fold.select(rows, "validation").drop_nulls("target")
+    test = fold.select(rows, "test")
+    if validation.height == 0:
+        raise ValueError(_without_outcome(fold, "validation"))
+    x, y = train.select(columns).to_numpy(), train["target"].to_numpy()
+    held_out, outcome = validation.select(columns).to_numpy(), validation["target"].to_numpy()
+    best_loss, best = np.inf, None
+    # The largest penalty wins a tie.
+    for penalty in reversed(RIDGE_PENALTIES):
+        model = Ridge(alpha=penalty * len(y)).fit(x, y)
+        loss = float(np.mean((outcome - model.predict(held_out)) ** 2))
+        if loss < best_loss:
+            best_loss, best = loss, model
+    assert best is not None
+    return test.select("date", "asset").with_columns(
+        pl.Series("forecast", best.predict(test.select(columns).to_numpy()), dtype=pl.Float64)
+    )
+
+
+def _training_rows(rows: pl.DataFrame, fold: Fold) -> pl.DataFrame:
+    train = fold.select(rows, "train").drop_nulls("target")
+    if train.height == 0:
+        raise ValueError(_without_outcome(fold, "train"))
+    return train
+
+
+def _without_outcome(fold: Fold, part: Part) -> str:
+    first, last = fold.period(part)
+    return f"fold {fold.index}: no {part} row between {first} and {last} has an outcome; check the dates."
+
+
+def _float(value: object, otherwise: float) -> float:
+    return float(value) if isinstance(value, int | float) else otherwise

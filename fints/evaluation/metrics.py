@@ -1,0 +1,413 @@
+"""How good is a forecast? Every metric takes one long frame and drops what has no outcome.
+
+A frame has one row a (date, asset) with `forecast` and `realised` in the same units. Let p be the
+forecast made on date t and r the outcome over (t, t + h]. Rows without an outcome or without a
+forecast (null or NaN) do not count; infinite numbers are refused. A metric that does not exist
+for the frame (no variance, one asset a day) is None, never NaN and never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+__all__ = [
+    "coverage",
+    "crps",
+    "ic_series",
+    "log_score",
+    "metrics",
+    "newey_west_t",
+    "prevailing_mean",
+    "r2_by_asset",
+    "r2_mean",
+    "r2_precision",
+    "r2_zero",
+    "share_of_oracle",
+]
+
+# Forecasts leave networks in float32 (relative rounding 1.2e-7): a spread below this share of the
+# largest value is rounding, not an opinion about the cross-section.
+CONSTANT = 1e-6
+NUMERIC = (
+    "forecast",
+    "realised",
+    "prevailing_mean",
+    "variance",
+    "unit_scale",
+    "log_scale",
+    "degrees",
+    "oracle",
+)
+# With two assets an IC is +1 or -1 and says nothing.
+FEWEST_ASSETS = 3
+
+
+def metrics(frame: pl.DataFrame, *, horizon: int = 1) -> dict[str, float | int | None]:
+    """Return all metrics that the columns of `frame` allow.
+
+    Optional columns add metrics: `prevailing_mean` (`r2_mean`), `variance` (`r2_precision`, causal
+    variance of the outcome), `unit_scale` (`r2_zero_return`: the pooled R2 in log-return units),
+    `log_scale` and `degrees` (`log_score`, `crps`, `coverage_50`, `coverage_90`), `oracle`
+    (`share_of_oracle`).
+
+    Returns
+    -------
+    dict
+        `r2_zero`, `r2_mean`, `r2_zero_return`, `r2_precision`, `r2_median_asset`, `ic`, `ic_ir`,
+        `ic_t`, `rank_ic`, `rank_ic_ir`, `rank_ic_t`, `days`, `missing_days`, `rows`,
+        `missing_rows`, `forecast_sd_ratio`, `mse`; information ratios are per date, not annualised.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing, a key is repeated, a number is infinite, or no row is left.
+    """
+    rows = _clean(frame)
+    forecast, realised = _columns(rows, "forecast", "realised")
+    ics = ic_series(rows)
+    found: dict[str, float | int | None] = {
+        "r2_zero": r2_zero(rows),
+        "r2_mean": r2_mean(rows) if "prevailing_mean" in rows.columns else None,
+        "r2_zero_return": None,
+        "r2_precision": r2_precision(rows) if "variance" in rows.columns else None,
+        "r2_median_asset": _median(r2_by_asset(rows)["r2_zero"]),
+        "mse": float(np.mean((realised - forecast) ** 2)),
+        "forecast_sd_ratio": _ratio(float(np.std(forecast)), float(np.std(realised))),
+    }
+    if "unit_scale" in rows.columns and rows["unit_scale"].null_count() == 0:
+        scale = pl.col("unit_scale")
+        found["r2_zero_return"] = r2_zero(
+            rows.with_columns(pl.col("forecast") * scale, pl.col("realised") * scale)
+        )
+    for name in ("ic", "rank_ic"):
+        series = ics[name].drop_nulls().to_numpy()
+        mean = float(series.mean()) if len(series) else None
+        spread = float(series.std(ddof=1)) if len(series) > 1 else 0.0
+        found[name] = mean
+        found[f"{name}_ir"] = None if mean is None else _ratio(mean, spread)
+        found[f"{name}_t"] = newey_west_t(series, horizon=horizon)
+    found["days"] = ics.height - ics["rank_ic"].null_count()
+    found["missing_days"] = ics["rank_ic"].null_count()
+    found["rows"] = rows.height
+    found["missing_rows"] = frame.height - rows.height
+    if "log_scale" in rows.columns and rows["log_scale"].null_count() == 0:
+        found["log_score"] = log_score(rows)
+        found["crps"] = crps(rows)
+        found["coverage_50"] = coverage(rows, 0.5)
+        found["coverage_90"] = coverage(rows, 0.9)
+    if "oracle" in rows.columns:
+        found["share_of_oracle"] = share_of_oracle(rows)
+    return found
+
+
+def r2_zero(frame: pl.DataFrame) -> float | None:
+    r"""Return the pooled out-of-sample R2 against a forecast of zero.
+
+    .. math:: 1 - \sum (r - p)^2 / \sum r^2
+
+    None if every outcome is 0. Source: Gu, Kelly, Xiu (2020), equation 19.
+    """
+    forecast, realised = _columns(_clean(frame), "forecast", "realised")
+    return _r2(realised - forecast, realised, np.ones_like(realised))
+
+
+def r2_mean(frame: pl.DataFrame) -> float | None:
+    r"""Return the pooled out-of-sample R2 against each asset's prevailing mean.
+
+    .. math:: 1 - \sum (r - p)^2 / \sum (r - \bar r_{i,t})^2
+
+    with :math:`\bar r_{i,t}` from column `prevailing_mean` (see `prevailing_mean`). Rows without a
+    prevailing mean (no known outcome yet) count in neither sum. Source: Campbell, Thompson (2008).
+    """
+    rows = _clean(frame, "prevailing_mean").drop_nulls("prevailing_mean")
+    if rows.height == 0:
+        return None
+    forecast, realised, mean = _columns(rows, "forecast", "realised", "prevailing_mean")
+    return _r2(realised - forecast, realised - mean, np.ones_like(realised))
+
+
+def r2_precision(frame: pl.DataFrame) -> float | None:
+    r"""Return the precision-weighted R2 against zero, each row weighted by 1 / `variance`.
+
+    .. math:: 1 - \sum (r - p)^2 / \sigma^2 \big/ \sum r^2 / \sigma^2
+
+    `variance` must have been known on date t. Calm days count as much as wild ones here; in
+    the pooled R2 the wild ones decide. Rows with null variance count in neither sum.
+    """
+    rows = _clean(frame, "variance").drop_nulls("variance")
+    if rows.height == 0:
+        return None
+    forecast, realised, variance = _columns(rows, "forecast", "realised", "variance")
+    if not (variance > 0).all():
+        raise ValueError(f"variance must be above 0 (null where unknown); got {variance.min()!r}.")
+    return _r2(realised - forecast, realised, 1.0 / variance)
+
+
+def r2_by_asset(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return one row an asset: `asset`, `r2_zero` (null if all its outcomes are 0), `rows`."""
+    error = (pl.col("realised") - pl.col("forecast")) ** 2
+    total = (pl.col("realised") ** 2).sum()
+    return (
+        _clean(frame)
+        .group_by("asset")
+        .agg(
+            pl.when(total > 0).then(1 - error.sum() / total).otherwise(None).alias("r2_zero"),
+            pl.len().cast(pl.Int64).alias("rows"),
+        )
+        .sort("asset")
+    )
+
+
+def ic_series(frame: pl.DataFrame, *, fewest_assets: int = FEWEST_ASSETS) -> pl.DataFrame:
+    """Return the cross-sectional correlations of forecast and outcome by date.
+
+    `ic` is Pearson's, `rank_ic` Spearman's (average ranks for ties). A date on which the forecast
+    or the outcome is constant over the assets, or that has fewer than `fewest_assets`, has no
+    correlation: it stays in the frame as null. Columns `date`, `ic`, `rank_ic`, `assets`.
+    """
+    flat = _is_constant("forecast") | _is_constant("realised") | (pl.len() < fewest_assets)
+    ranks = (pl.col(name).rank("average") for name in ("forecast", "realised"))
+    return (
+        _clean(frame)
+        .group_by("date")
+        .agg(
+            pl.when(flat).then(None).otherwise(pl.corr("forecast", "realised")).alias("ic"),
+            pl.when(flat).then(None).otherwise(pl.corr(*ranks)).alias("rank_ic"),
+            pl.len().cast(pl.Int64).alias("assets"),
+        )
+        .with_columns(pl.col("ic", "rank_ic").fill_nan(None))
+        .sort("date")
+    )
+
+
+def newey_west_t(
+    series: Sequence[float] | np.ndarray, *, horizon: int = 1, lags: int | None = None
+) -> float | None:
+    r"""Return the t statistic of the mean of a series with Newey-West errors.
+
+    .. math:: t = \bar x \big/ \sqrt{S / T}, \quad
+        S = \gamma_0 + 2 \sum_{j=1}^{L} (1 - j / (L + 1)) \gamma_j
+
+    `lags` defaults to ``max(horizon - 1, floor(4 (T / 100)^(2/9)))``: overlapping outcomes need at
+    least ``horizon - 1``. None with fewer than two values or a constant series.
+    Source: Newey, West (1987, 1994).
+    """
+    values = np.asarray(series, dtype=np.float64)
+    variance = long_run_variance(values, horizon=horizon, lags=lags)
+    if variance is None or variance <= 0:
+        return None
+    return float(values.mean() / math.sqrt(variance / len(values)))
+
+
+def long_run_variance(values: np.ndarray, *, horizon: int = 1, lags: int | None = None) -> float | None:
+    """Return the Bartlett-weighted long-run variance of a series; see `newey_west_t`."""
+    if horizon < 1:
+        raise ValueError(f"horizon must be at least 1; got {horizon}.")
+    count = len(values)
+    if count < 2:
+        return None
+    centred = values - values.mean()
+    # A constant series leaves rounding behind; its spread is not a variance.
+    if np.abs(centred).max() <= 1e-14 * max(np.abs(values).max(), 1e-300):
+        return None
+    if lags is None:
+        lags = max(horizon - 1, math.floor(4 * (count / 100) ** (2 / 9)))
+    total = float(centred @ centred) / count
+    for lag in range(1, min(lags, count - 1) + 1):
+        total += 2 * (1 - lag / (lags + 1)) * float(centred[lag:] @ centred[:-lag]) / count
+    return total
+
+
+def prevailing_mean(frame: pl.DataFrame, *, horizon: int = 1) -> pl.Series:
+    r"""Return each asset's expanding mean of the outcomes known on the row's date.
+
+    .. math:: \bar r_{i,t} = \text{mean} \{ r_{i,s} : s + h \le t \}
+
+    An outcome over (s, s + h] is known on date s + h. With a column `label_end` (the date an
+    outcome is known) that date decides; without it, `horizon` counts the asset's own rows. The
+    outcome is `realised`, else `target`. The series has the order of `frame`, is null before an
+    asset's first known outcome, and skips null outcomes. Give it the whole history, not the
+    test rows alone.
+    """
+    outcome = "realised" if "realised" in frame.columns else "target"
+    _require_columns(frame, "date", "asset", outcome)
+    keyed = frame.select(
+        pl.int_range(pl.len()).alias("row"),
+        "date",
+        "asset",
+        pl.col(outcome).cast(pl.Float64).fill_nan(None).alias("outcome"),
+        *(["label_end"] if "label_end" in frame.columns else []),
+    ).sort("asset", "date")
+    if "label_end" not in frame.columns:
+        if horizon < 1:
+            raise ValueError(f"horizon must be at least 1; got {horizon}.")
+        known = pl.col("outcome").shift(horizon)
+        total, count = known.fill_null(0.0).cum_sum(), known.is_not_null().cum_sum()
+        mean = pl.when(count > 0).then(total / count).otherwise(None).over("asset", order_by="date")
+        return keyed.select("row", mean.alias("prevailing_mean")).sort("row")["prevailing_mean"]
+    outcomes = pl.col("outcome")
+    known_by = (
+        keyed.drop_nulls(["outcome", "label_end"])
+        .sort("asset", "label_end")
+        .select(
+            "asset",
+            "label_end",
+            (outcomes.cum_sum() / outcomes.cum_count()).over("asset").alias("prevailing_mean"),
+        )
+        .unique(["asset", "label_end"], keep="last", maintain_order=True)
+        .sort("label_end", "asset")
+    )
+    joined = (
+        keyed.drop("label_end")
+        .sort("date", "asset")
+        .join_asof(
+            known_by,
+            left_on="date",
+            right_on="label_end",
+            by="asset",
+            strategy="backward",
+            check_sortedness=False,
+        )
+    )
+    return joined.sort("row")["prevailing_mean"]
+
+
+def share_of_oracle(frame: pl.DataFrame) -> float | None:
+    r"""Return the share of the planted signal that the forecast recovers.
+
+    .. math:: 1 - \sum (p - s)^2 / \sum s^2
+
+    with the signal s in column `oracle`, in the units of the forecast. 1 for the oracle itself, 0
+    for the zero forecast, below 0 for a forecast further from s than zero is; None without signal.
+    """
+    _require_columns(frame, "forecast", "oracle")
+    rows = frame.select(pl.col("forecast", "oracle").cast(pl.Float64).fill_nan(None)).drop_nulls()
+    forecast, oracle = _columns(rows, "forecast", "oracle")
+    _refuse_infinite(rows, ["forecast", "oracle"])
+    return _r2(oracle - forecast, oracle, np.ones_like(oracle)) if len(oracle) else None
+
+
+def log_score(frame: pl.DataFrame) -> float:
+    """Return the mean log density of the outcomes, in nats; higher is better.
+
+    The density is Gaussian with mean `forecast` and standard deviation ``exp(log_scale)``; with a
+    column `degrees` it is a Student t of that location, scale and degrees of freedom.
+    """
+    z, scale, law = _standardised(frame)
+    return float(np.mean(law.logpdf(z) - np.log(scale)))
+
+
+def crps(frame: pl.DataFrame) -> float:
+    r"""Return the mean continuous ranked probability score, in units of the outcome; lower is better.
+
+    Gaussian, with z = (r - p) / sigma:
+
+    .. math:: \sigma [ z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi} ]
+
+    Student t with nu > 1 degrees of freedom:
+
+    .. math:: \sigma \Big[ z (2 F(z) - 1) + 2 f(z) \frac{\nu + z^2}{\nu - 1}
+        - \frac{2 \sqrt{\nu}}{\nu - 1} \frac{B(1/2, \nu - 1/2)}{B(1/2, \nu / 2)^2} \Big]
+
+    Source: Gneiting, Raftery (2007), equation 21; Jordan, Krueger, Lerch (2019), appendix A.
+    """
+    from scipy.special import betaln
+
+    z, scale, law = _standardised(frame)
+    if "degrees" not in frame.columns:
+        score = z * (2 * law.cdf(z) - 1) + 2 * law.pdf(z) - 1 / math.sqrt(math.pi)
+        return float(np.mean(scale * score))
+    degrees = law.kwds["df"]
+    if not (degrees > 1).all():
+        raise ValueError(f"CRPS of a Student t exists for degrees above 1; got {degrees.min()!r}.")
+    spread = (
+        2
+        * np.sqrt(degrees)
+        / (degrees - 1)
+        * np.exp(betaln(0.5, degrees - 0.5) - 2 * betaln(0.5, degrees / 2))
+    )
+    score = z * (2 * law.cdf(z) - 1) + 2 * law.pdf(z) * (degrees + z**2) / (degrees - 1) - spread
+    return float(np.mean(scale * score))
+
+
+def coverage(frame: pl.DataFrame, level: float) -> float:
+    """Return the share of outcomes inside the central interval of probability `level`."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1; got {level!r}.")
+    z, _, law = _standardised(frame)
+    return float(np.mean(np.abs(law.cdf(z) - 0.5) <= level / 2))
+
+
+def _standardised(frame: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Return z, the scale and the law of z (a frozen scipy distribution)."""
+    from scipy import stats
+
+    names = ["log_scale"] + (["degrees"] if "degrees" in frame.columns else [])
+    rows = _clean(frame, *names)
+    if any(rows[name].null_count() for name in names):
+        raise ValueError(f"{' and '.join(names)} must be given on every row that has a forecast.")
+    forecast, realised, log_scale = _columns(rows, "forecast", "realised", "log_scale")
+    scale = np.exp(log_scale)
+    law = stats.t(df=rows["degrees"].to_numpy()) if "degrees" in names else stats.norm()
+    return (realised - forecast) / scale, scale, law
+
+
+def _clean(frame: pl.DataFrame, *more: str) -> pl.DataFrame:
+    """Check the door and keep the rows that have both a forecast and an outcome."""
+    _require_columns(frame, "date", "asset", "forecast", "realised", *more)
+    numeric = [name for name in NUMERIC if name in frame.columns]
+    rows = frame.with_columns(pl.col(numeric).cast(pl.Float64).fill_nan(None))
+    rows = rows.drop_nulls(["forecast", "realised"])
+    _refuse_infinite(rows, numeric)
+    if rows.height == 0:
+        raise ValueError(
+            f"no row has both a forecast and an outcome (of {frame.height} rows); "
+            "check that the dates of forecasts and outcomes overlap."
+        )
+    if rows.select("date", "asset").is_duplicated().any():
+        first = rows.filter(rows.select("date", "asset").is_duplicated()).row(0, named=True)
+        raise ValueError(
+            f"(date, asset) must be unique; ({first['date']}, {first['asset']}) is repeated. "
+            "Select one arm, fold and seed first."
+        )
+    return rows
+
+
+def _refuse_infinite(rows: pl.DataFrame, names: Sequence[str]) -> None:
+    for name in names:
+        if rows[name].is_infinite().any():
+            raise ValueError(f"{name} must be finite or null; got an infinity. Drop or repair those rows.")
+
+
+def _require_columns(frame: pl.DataFrame, *names: str) -> None:
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise ValueError(f"the frame lacks {', '.join(missing)}; it has {', '.join(frame.columns)}.")
+
+
+def _is_constant(name: str) -> pl.Expr:
+    column = pl.col(name)
+    return column.max() - column.min() <= CONSTANT * column.abs().max()
+
+
+def _columns(rows: pl.DataFrame, *names: str) -> list[np.ndarray]:
+    return [rows[name].to_numpy() for name in names]
+
+
+def _r2(error: np.ndarray, benchmark_error: np.ndarray, weight: np.ndarray) -> float | None:
+    total = float(np.sum(weight * benchmark_error**2))
+    return 1.0 - float(np.sum(weight * error**2)) / total if total > 0 else None
+
+
+def _ratio(over: float, under: float) -> float | None:
+    return over / under if under > 0 else None
+
+
+def _median(series: pl.Series) -> float | None:
+    values = series.drop_nulls().to_numpy()
+    return float(np.median(values)) if len(values) else None
