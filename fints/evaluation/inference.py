@@ -292,8 +292,8 @@ def contrast_power(effect: float, *, sd: float, clusters: int, alpha: float = 0.
         # scipy's noncentral t loses its digits far out; there only the error estimate is random:
         # P(shift / sqrt(chi2 / df) > critical).
         return float(stats.chi2.cdf((clusters - 1) * (shift / critical) ** 2, clusters - 1))
-    # Beyond a shift of 8 the wrong sign is rarer than 1e-15 and scipy gives NaN for it.
-    return upper + (float(stats.nct.cdf(-critical, clusters - 1, shift)) if shift < 8 else 0.0)
+    # From a shift of 6 on the wrong sign is rarer than 1e-9, and scipy may give NaN for it.
+    return upper + (float(stats.nct.cdf(-critical, clusters - 1, shift)) if shift < 6 else 0.0)
 
 
 def minimum_detectable_effect(
