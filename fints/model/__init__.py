@@ -1,0 +1,20 @@
+"""The network: branches, embedding, heads, and the transformer that a residual scheme holds together."""
+
+from __future__ import annotations
+
+from fints.model.branches import CausalSelfAttention, FeedForward
+from fints.model.embedding import Embedding
+from fints.model.heads import Forecast
+from fints.model.trace import Trace
+from fints.model.transformer import Transformer, build, parameter_count
+
+__all__ = [
+    "CausalSelfAttention",
+    "Embedding",
+    "FeedForward",
+    "Forecast",
+    "Trace",
+    "Transformer",
+    "build",
+    "parameter_count",
+]

@@ -1,0 +1,107 @@
+"""Residual schemes: the table of names, and one idea a file.
+
+`RESIDUALS` is the one place where a name becomes a class. To add a scheme, write its class after
+`Residual`, add a row here, and a test of its literal equation on randomised parameters.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from fints.residual.base import Branch, Residual, State, make_norm
+from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
+from fints.residual.single_stream import PostNorm, PreNorm
+
+__all__ = [
+    "RESIDUALS",
+    "Branch",
+    "DynamicHyperConnections",
+    "PostNorm",
+    "PreNorm",
+    "Residual",
+    "State",
+    "StaticHyperConnections",
+    "build_residual",
+    "make_norm",
+    "options_of",
+]
+
+RESIDUALS: dict[str, type[Residual]] = {
+    "pre_norm": PreNorm,
+    "post_norm": PostNorm,
+    "static_hyper_connections": StaticHyperConnections,
+    "dynamic_hyper_connections": DynamicHyperConnections,
+}
+
+# Keyword arguments of every scheme that the network gives, so that they are not options.
+_GIVEN = frozenset({"norm", "norm_eps", "first_layer"})
+
+
+def build_residual(
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    width: int,
+    num_sublayers: int,
+    norm: str = "layer_norm",
+    norm_eps: float = 1e-5,
+    first_layer: int = 0,
+) -> Residual:
+    """Build the scheme called `name`, with its own `options`.
+
+    Raises
+    ------
+    ValueError
+        If the name or an option is unknown (the nearest and the known ones are said), or an option
+        has the wrong type or a value that the scheme refuses.
+    """
+    scheme = _scheme(name)
+    options = {} if options is None else options
+    known = options_of(name)
+    hints = typing.get_type_hints(scheme.__init__)
+    for option, value in options.items():
+        if option not in known:
+            listed = f"Options of {name}: {', '.join(known)}." if known else f"{name} has no options."
+            raise ValueError(f"unknown option {option!r} of {name}.{_near(option, known)} {listed}")
+        wanted = hints[option]
+        # bool is a subclass of int, and a whole number stands for a float.
+        fits = isinstance(value, bool) == (wanted is bool) and isinstance(
+            value, (int, float) if wanted is float else wanted
+        )
+        if not fits:
+            raise ValueError(f"option {option} of {name} must be {_WANTED[wanted]}; got {value!r}.")
+    return scheme(width, num_sublayers, norm=norm, norm_eps=norm_eps, first_layer=first_layer, **options)
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """Return the options of a scheme with their defaults.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    """
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(_scheme(name)).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in _GIVEN
+    }
+
+
+_WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _scheme(name: str) -> type[Residual]:
+    if name not in RESIDUALS:
+        known = ", ".join(RESIDUALS)
+        raise ValueError(f"unknown residual scheme {name!r}.{_near(name, RESIDUALS)} Known schemes: {known}.")
+    return RESIDUALS[name]
+
+
+def _near(name: object, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(str(name), known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

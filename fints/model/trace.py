@@ -1,0 +1,53 @@
+"""What passes through a network, written down while it runs.
+
+Shapes: B batch, T tokens, D width, L sublayers.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fints.residual import Branch, Residual, State
+
+__all__ = ["Trace"]
+
+
+class Trace:
+    """The tensors of one forward pass, one a sublayer, with their graph.
+
+    Attributes
+    ----------
+    read : list of Tensor
+        What each sublayer reads before any norm (B, T, D). Computed beside the pass: the loss does
+        not depend on it.
+    normed_inputs : list of Tensor
+        What each branch was given.
+    outputs : list of Tensor
+        What each branch returned; ``torch.autograd.grad(loss, trace.outputs)`` gives gradients by
+        depth.
+    trunks : list of Tensor
+        The state entering each sublayer as one stream. Beside the pass where a scheme has many
+        streams.
+    final : Tensor or None
+        The read-out that the head was given.
+    """
+
+    def __init__(self) -> None:
+        self.read: list[Tensor] = []
+        self.normed_inputs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.trunks: list[Tensor] = []
+        self.final: Tensor | None = None
+
+    def watch(self, residual: Residual, state: State, layer: int, branch: Branch) -> Branch:
+        """Write down the state entering `layer`; return `branch`, which writes its input and output."""
+        self.read.append(residual.read(state, layer))
+        self.trunks.append(residual.merge(state, layer))
+
+        def watched(u: Tensor) -> Tensor:
+            y = branch(u)
+            self.normed_inputs.append(u)
+            self.outputs.append(y)
+            return y
+
+        return watched

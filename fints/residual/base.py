@@ -1,0 +1,140 @@
+"""The interface of a residual scheme.
+
+A scheme is one object for the whole network. It owns the state between sublayers, every norm
+(the final one too) and every skip weight. A *branch* is attention or feed-forward with neither
+norm nor skip, and `Residual.step` is literally the paper's equation around it. The body of a
+network is then, whatever the scheme::
+
+    state = residual.open(x)
+    for layer, branch in enumerate(branches):
+        state = residual.step(state, layer, branch)
+    y = residual.close(state, len(branches))
+
+Shapes: B batch, T tokens, D width, n streams, L sublayers; `layer` counts sublayers from 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["NORMS", "Branch", "Residual", "State", "full_precision", "make_norm"]
+
+Branch = Callable[[Tensor], Tensor]
+State = Tensor | tuple[Tensor, ...]
+
+NORMS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
+
+
+class Residual(nn.Module, ABC):
+    """A residual scheme for a network of L sublayers.
+
+    Every scheme is built as ``Scheme(width, num_sublayers, *, norm, norm_eps, first_layer=0,
+    **named options)``. `first_layer` is the global index of the scheme's first sublayer, for
+    equations that depend on depth when the scheme holds only a part of a network; the `layer`
+    of every method counts from 0 within the scheme.
+
+    ``residual.parameters()`` is exactly the scheme: what it adds to the branches.
+
+    Under autocast a branch runs in the lower precision and the state stays in that of `x`, in
+    every scheme, so that schemes are not told apart by rounding on the trunk.
+    """
+
+    paper: ClassVar[str]
+    """Where the scheme is defined: authors, year, arXiv number."""
+    equation: ClassVar[str]
+    """One sublayer in one line; F is the branch, N its norm."""
+    equals_pre_norm_at_start: ClassVar[bool]
+    """Whether a freshly built network computes what Pre-Norm computes."""
+
+    @staticmethod
+    @abstractmethod
+    def parameters_per_sublayer(width: int, *, norm: str) -> int:
+        """Return how many parameters one sublayer has beyond the branch and the branch's norm."""
+
+    @abstractmethod
+    def open(self, x: Tensor) -> State:
+        """Return the state that enters the first sublayer, from the embedding x (B, T, D)."""
+
+    @abstractmethod
+    def read(self, state: State, layer: int) -> Tensor:
+        """Return h (B, T, D), what sublayer `layer` reads before any norm."""
+
+    @abstractmethod
+    def step(self, state: State, layer: int, branch: Branch) -> State:
+        """Return the state after sublayer `layer`; `branch` runs exactly once."""
+
+    @abstractmethod
+    def merge(self, state: State, layer: int) -> Tensor:
+        """Return the state entering sublayer `layer` as one stream (B, T, D); merge(open(x), 0) is x."""
+
+    @abstractmethod
+    def close(self, state: State, layer: int) -> Tensor:
+        """Return the read-out (B, T, D) after `layer` sublayers: merge and final norm, as the paper says."""
+
+    @abstractmethod
+    def no_decay(self) -> set[str]:
+        """Return the names of the own parameters that must not be decayed towards zero."""
+
+    def weights(self, state: State, layer: int) -> dict[str, Tensor]:
+        """Return the named mixing weights at `layer`; empty where the equation has none."""
+        return {}
+
+    def init_branch(self, branch: nn.Module, layer: int) -> None:
+        """Rescale the freshly drawn weights of a branch, where the paper says so; otherwise nothing."""
+
+    def calibrate(self, batch_states: Sequence[State]) -> None:
+        """Set constants from real states before training, where the paper says so; otherwise nothing."""
+
+
+def make_norm(kind: str, width: int, eps: float) -> nn.Module:
+    """Return a norm over the last axis: "layer_norm" (gain and bias) or "rms_norm" (gain).
+
+    Raises
+    ------
+    ValueError
+        If `kind` is unknown or `eps` is negative.
+    """
+    if kind not in NORMS:
+        near = difflib.get_close_matches(str(kind), NORMS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown norm {kind!r}.{hint} Choose one of {', '.join(NORMS)}.")
+    if not eps >= 0:
+        raise ValueError(f"norm_eps must be at least 0; got {eps!r}. Usual values are 1e-6 to 1e-5.")
+    return NORMS[kind](width, eps=eps)
+
+
+def norm_parameters(kind: str, width: int) -> int:
+    """Return how many parameters a norm of `make_norm` has."""
+    return {"layer_norm": 2 * width, "rms_norm": width}[kind]
+
+
+def check_sizes(width: int, num_sublayers: int, first_layer: int) -> None:
+    """Refuse sizes that no scheme can be built with.
+
+    Raises
+    ------
+    ValueError
+        If a size is not a whole number, `width` is below 1 or a count below 0.
+    """
+    for name, value, least in (
+        ("width", width, 1),
+        ("num_sublayers", num_sublayers, 0),
+        ("first_layer", first_layer, 0),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+
+
+def full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Return a context in which autocast, if on, is off for the device of `x`."""
+    device = x.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return contextlib.nullcontext()
+    return torch.autocast(device, enabled=False)

@@ -1,0 +1,152 @@
+"""Schemes whose state is one stream (B, T, D) and whose skip is the identity."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from fints.residual.base import Branch, Residual, check_sizes, make_norm
+
+__all__ = ["PostNorm", "PreNorm"]
+
+
+class PreNorm(Residual):
+    """Norm on the branch's input, none on the trunk.
+
+    ::
+
+        h <- h + F_k(N_k(h)),      read-out N(h)
+
+    Symbols: h is `state`, N_k ``norms[layer]``, N `final_norm`. The reference scheme: it adds no
+    parameter to a sublayer; the final norm is part of it.
+
+    Parameters
+    ----------
+    width : int
+        D.
+    num_sublayers : int
+        L.
+    norm : str
+        "layer_norm" or "rms_norm".
+    norm_eps : float
+        Added to the variance (or mean square) inside the norm's root.
+    first_layer : int
+        Global index of the first sublayer; the equation does not use it.
+
+    Notes
+    -----
+    Source: Xiong et al. 2020, arXiv 2002.04745.
+    Departures: none.
+    Parameters per sublayer beyond the branch's norm: 0.
+    """
+
+    paper: ClassVar[str] = "Xiong et al. 2020, arXiv 2002.04745"
+    equation: ClassVar[str] = "h <- h + F(N(h))"
+    equals_pre_norm_at_start: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        width: int,
+        num_sublayers: int,
+        *,
+        norm: str = "layer_norm",
+        norm_eps: float = 1e-5,
+        first_layer: int = 0,
+    ) -> None:
+        super().__init__()
+        check_sizes(width, num_sublayers, first_layer)
+        self.norms = nn.ModuleList(make_norm(norm, width, norm_eps) for _ in range(num_sublayers))
+        self.final_norm = make_norm(norm, width, norm_eps)
+
+    @staticmethod
+    def parameters_per_sublayer(width: int, *, norm: str) -> int:
+        return 0
+
+    def open(self, x: Tensor) -> Tensor:
+        return x
+
+    def read(self, state: Tensor, layer: int) -> Tensor:
+        return state
+
+    def step(self, state: Tensor, layer: int, branch: Branch) -> Tensor:
+        return state + branch(self.norms[layer](state))
+
+    def merge(self, state: Tensor, layer: int) -> Tensor:
+        return state
+
+    def close(self, state: Tensor, layer: int) -> Tensor:
+        return self.final_norm(state)
+
+    def no_decay(self) -> set[str]:
+        return {name for name, _ in self.named_parameters()}
+
+
+class PostNorm(Residual):
+    """Norm on the trunk, after each addition.
+
+    ::
+
+        h <- N_k(h + F_k(h)),      read-out h
+
+    Symbols: h is `state`, N_k ``norms[layer]``. There is no final norm, because the last
+    operation is one. Needs a warm-up of the learning rate, and trains poorly when deep.
+
+    Parameters
+    ----------
+    width : int
+        D.
+    num_sublayers : int
+        L.
+    norm : str
+        "layer_norm" or "rms_norm".
+    norm_eps : float
+        Added to the variance (or mean square) inside the norm's root.
+    first_layer : int
+        Global index of the first sublayer; the equation does not use it.
+
+    Notes
+    -----
+    Source: Vaswani et al. 2017, arXiv 1706.03762; analysed in Xiong et al. 2020, arXiv 2002.04745.
+    Departures: none.
+    Parameters per sublayer beyond the norm: 0.
+    """
+
+    paper: ClassVar[str] = "Vaswani et al. 2017, arXiv 1706.03762"
+    equation: ClassVar[str] = "h <- N(h + F(h))"
+    equals_pre_norm_at_start: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        width: int,
+        num_sublayers: int,
+        *,
+        norm: str = "layer_norm",
+        norm_eps: float = 1e-5,
+        first_layer: int = 0,
+    ) -> None:
+        super().__init__()
+        check_sizes(width, num_sublayers, first_layer)
+        self.norms = nn.ModuleList(make_norm(norm, width, norm_eps) for _ in range(num_sublayers))
+
+    @staticmethod
+    def parameters_per_sublayer(width: int, *, norm: str) -> int:
+        return 0
+
+    def open(self, x: Tensor) -> Tensor:
+        return x
+
+    def read(self, state: Tensor, layer: int) -> Tensor:
+        return state
+
+    def step(self, state: Tensor, layer: int, branch: Branch) -> Tensor:
+        return self.norms[layer](state + branch(state))
+
+    def merge(self, state: Tensor, layer: int) -> Tensor:
+        return state
+
+    def close(self, state: Tensor, layer: int) -> Tensor:
+        return state
+
+    def no_decay(self) -> set[str]:
+        return {name for name, _ in self.named_parameters()}
