@@ -121,19 +121,26 @@ def _latest_outcome(table: pl.DataFrame) -> pl.DataFrame:
 
 def _ar1(table: pl.DataFrame, fold: Fold, *, by_asset: bool) -> pl.DataFrame:
     rows = _latest_outcome(table)
-    train = _training_rows(rows, fold)
-    test = fold.select(rows, "test")
-    x, y = pl.col("latest"), pl.col("target")
-    moments = [x.mean().alias("x"), y.mean().alias("y"), ((x - x.mean()) * y).mean().alias("xy")]
-    moments.append(((x - x.mean()) ** 2).mean().alias("xx"))
-    fits = train.group_by("asset").agg(moments) if by_asset else train.select(moments)
-    fits = fits.with_columns(
-        pl.when(pl.col("xx") > 0).then(pl.col("xy") / pl.col("xx")).otherwise(0.0).alias("slope")
-    )
-    joined = test.join(fits, on="asset", how="left") if by_asset else test.join(fits, how="cross")
-    # An asset without a training row gets the zero forecast.
-    forecast = (pl.col("y") + pl.col("slope") * (pl.col("latest") - pl.col("x"))).fill_null(0.0)
-    return joined.select("date", "asset", forecast.alias("forecast"))
+    train = _training_rows(rows, fold).sort("asset", "date")
+    pieces = []
+    for (asset,), test in (
+        fold.select(rows, "test").partition_by("asset", as_dict=True, maintain_order=True).items()
+    ):
+        seen = train.filter(pl.col("asset") == asset) if by_asset else train
+        mean, intercept, slope = _least_squares(seen["latest"].to_numpy(), seen["target"].to_numpy())
+        forecast = intercept + slope * (pl.col("latest") - mean)
+        pieces.append(test.select("date", "asset", forecast.alias("forecast")))
+    return pl.concat(pieces)
+
+
+def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Return the mean of x and the fitted intercept and slope around it; zeros without a row."""
+    if len(x) == 0:
+        return 0.0, 0.0, 0.0
+    centred = x - x.mean()
+    variance = float(centred @ centred)
+    slope = float(centred @ y) / variance if variance > 0 else 0.0
+    return float(x.mean()), float(y.mean()), slope
 
 
 def _ridge(

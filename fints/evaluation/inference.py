@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from fints.evaluation.metrics import long_run_variance
+from fints.evaluation.metrics import group_starts, known_rows, long_run_variance
 
 __all__ = [
     "Contrast",
@@ -174,8 +174,9 @@ def clustered_mean(
             f"every cell needs a value of {column}; got {cells.height} cells, "
             f"{cells['value'].null_count()} without. Decide first how a failed fit enters."
         )
-    estimate = float(cells["value"].to_numpy().mean())
-    sums = cells.group_by(cluster).agg((pl.col("value") - estimate).sum()).sort(cluster)["value"].to_numpy()
+    estimate = float(cells["value"].sort().to_numpy().mean())
+    ordered = cells.sort(cluster, "value")
+    sums = np.add.reduceat(ordered["value"].to_numpy() - estimate, group_starts(ordered[cluster]))
     count = len(sums)
     if count < 2:
         return Contrast(
@@ -382,14 +383,15 @@ def effective_assets(frame: pl.DataFrame, *, column: str = "realised") -> float:
 
 
 def _keyed(frame: pl.DataFrame, *more: str) -> pl.DataFrame:
-    from fints.evaluation.metrics import _clean
-
-    rows = _clean(frame, *more).select("date", "asset", "forecast", "realised", *more)
+    rows = known_rows(frame, *more).select("date", "asset", "forecast", "realised", *more)
     return rows.drop_nulls(list(more)) if more else rows
 
 
 def _date_means(rows: pl.DataFrame, loss: pl.Expr) -> np.ndarray:
-    return rows.group_by("date").agg(loss.mean().alias("loss")).sort("date")["loss"].to_numpy()
+    rows = rows.sort("date", "asset")
+    starts = group_starts(rows["date"])
+    counts = np.diff(np.append(starts, rows.height))
+    return np.add.reduceat(rows.select(loss.alias("loss"))["loss"].to_numpy(), starts) / counts
 
 
 def _enough_dates(series: np.ndarray, horizon: int) -> None:

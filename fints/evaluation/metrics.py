@@ -67,7 +67,7 @@ def metrics(frame: pl.DataFrame, *, horizon: int = 1) -> dict[str, float | int |
     ValueError
         If a column is missing, a key is repeated, a number is infinite, or no row is left.
     """
-    rows = _clean(frame)
+    rows = known_rows(frame)
     forecast, realised = _columns(rows, "forecast", "realised")
     ics = ic_series(rows)
     found: dict[str, float | int | None] = {
@@ -112,7 +112,7 @@ def r2_zero(frame: pl.DataFrame) -> float | None:
 
     None if every outcome is 0. Source: Gu, Kelly, Xiu (2020), equation 19.
     """
-    forecast, realised = _columns(_clean(frame), "forecast", "realised")
+    forecast, realised = _columns(known_rows(frame), "forecast", "realised")
     return _r2(realised - forecast, realised, np.ones_like(realised))
 
 
@@ -124,7 +124,7 @@ def r2_mean(frame: pl.DataFrame) -> float | None:
     with :math:`\bar r_{i,t}` from column `prevailing_mean` (see `prevailing_mean`). Rows without a
     prevailing mean (no known outcome yet) count in neither sum. Source: Campbell, Thompson (2008).
     """
-    rows = _clean(frame, "prevailing_mean").drop_nulls("prevailing_mean")
+    rows = known_rows(frame, "prevailing_mean").drop_nulls("prevailing_mean")
     if rows.height == 0:
         return None
     forecast, realised, mean = _columns(rows, "forecast", "realised", "prevailing_mean")
@@ -139,7 +139,7 @@ def r2_precision(frame: pl.DataFrame) -> float | None:
     `variance` must have been known on date t. Calm days count as much as wild ones here; in
     the pooled R2 the wild ones decide. Rows with null variance count in neither sum.
     """
-    rows = _clean(frame, "variance").drop_nulls("variance")
+    rows = known_rows(frame, "variance").drop_nulls("variance")
     if rows.height == 0:
         return None
     forecast, realised, variance = _columns(rows, "forecast", "realised", "variance")
@@ -150,16 +150,18 @@ def r2_precision(frame: pl.DataFrame) -> float | None:
 
 def r2_by_asset(frame: pl.DataFrame) -> pl.DataFrame:
     """Return one row an asset: `asset`, `r2_zero` (null if all its outcomes are 0), `rows`."""
-    error = (pl.col("realised") - pl.col("forecast")) ** 2
-    total = (pl.col("realised") ** 2).sum()
-    return (
-        _clean(frame)
-        .group_by("asset")
-        .agg(
-            pl.when(total > 0).then(1 - error.sum() / total).otherwise(None).alias("r2_zero"),
-            pl.len().cast(pl.Int64).alias("rows"),
-        )
-        .sort("asset")
+    rows = known_rows(frame).sort("asset", "date")
+    forecast, realised = _columns(rows, "forecast", "realised")
+    starts = group_starts(rows["asset"])
+    error = np.add.reduceat((realised - forecast) ** 2, starts)
+    total = np.add.reduceat(realised**2, starts)
+    return pl.DataFrame(
+        {
+            "asset": rows["asset"].gather(starts),
+            "r2_zero": [1 - float(e / t) if t > 0 else None for e, t in zip(error, total, strict=True)],
+            "rows": np.diff(np.append(starts, rows.height)),
+        },
+        schema_overrides={"r2_zero": pl.Float64, "rows": pl.Int64},
     )
 
 
@@ -170,18 +172,25 @@ def ic_series(frame: pl.DataFrame, *, fewest_assets: int = FEWEST_ASSETS) -> pl.
     or the outcome is constant over the assets, or that has fewer than `fewest_assets`, has no
     correlation: it stays in the frame as null. Columns `date`, `ic`, `rank_ic`, `assets`.
     """
-    flat = _is_constant("forecast") | _is_constant("realised") | (pl.len() < fewest_assets)
-    ranks = (pl.col(name).rank("average") for name in ("forecast", "realised"))
-    return (
-        _clean(frame)
-        .group_by("date")
-        .agg(
-            pl.when(flat).then(None).otherwise(pl.corr("forecast", "realised")).alias("ic"),
-            pl.when(flat).then(None).otherwise(pl.corr(*ranks)).alias("rank_ic"),
-            pl.len().cast(pl.Int64).alias("assets"),
-        )
-        .with_columns(pl.col("ic", "rank_ic").fill_nan(None))
-        .sort("date")
+    rows = known_rows(frame)
+    ranked = rows.select(pl.col("forecast", "realised").rank("average").over("date"))
+    forecast, realised = _columns(rows, "forecast", "realised")
+    starts = group_starts(rows["date"])
+    assets = np.diff(np.append(starts, rows.height))
+    missing = _is_constant(forecast, starts) | _is_constant(realised, starts) | (assets < fewest_assets)
+    found = {
+        "ic": _correlations(forecast, realised, starts),
+        "rank_ic": _correlations(ranked["forecast"].to_numpy(), ranked["realised"].to_numpy(), starts),
+    }
+    return pl.DataFrame(
+        {
+            "date": rows["date"].gather(starts),
+            **{
+                name: pl.Series(np.where(missing, np.nan, values)).fill_nan(None)
+                for name, values in found.items()
+            },
+            "assets": pl.Series(assets, dtype=pl.Int64),
+        }
     )
 
 
@@ -348,7 +357,7 @@ def _standardised(frame: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, Any]:
     from scipy import stats
 
     names = ["log_scale"] + (["degrees"] if "degrees" in frame.columns else [])
-    rows = _clean(frame, *names)
+    rows = known_rows(frame, *names)
     if any(rows[name].null_count() for name in names):
         raise ValueError(f"{' and '.join(names)} must be given on every row that has a forecast.")
     forecast, realised, log_scale = _columns(rows, "forecast", "realised", "log_scale")
@@ -357,8 +366,8 @@ def _standardised(frame: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, Any]:
     return (realised - forecast) / scale, scale, law
 
 
-def _clean(frame: pl.DataFrame, *more: str) -> pl.DataFrame:
-    """Check the door and keep the rows that have both a forecast and an outcome."""
+def known_rows(frame: pl.DataFrame, *more: str) -> pl.DataFrame:
+    """Check the door; return the rows that have a forecast and an outcome, by date and asset."""
     _require_columns(frame, "date", "asset", "forecast", "realised", *more)
     numeric = [name for name in NUMERIC if name in frame.columns]
     rows = frame.with_columns(pl.col(numeric).cast(pl.Float64).fill_nan(None))
@@ -375,7 +384,7 @@ def _clean(frame: pl.DataFrame, *more: str) -> pl.DataFrame:
             f"(date, asset) must be unique; ({first['date']}, {first['asset']}) is repeated. "
             "Select one arm, fold and seed first."
         )
-    return rows
+    return rows.sort("date", "asset")
 
 
 def _refuse_infinite(rows: pl.DataFrame, names: Sequence[str]) -> None:
@@ -390,9 +399,31 @@ def _require_columns(frame: pl.DataFrame, *names: str) -> None:
         raise ValueError(f"the frame lacks {', '.join(missing)}; it has {', '.join(frame.columns)}.")
 
 
-def _is_constant(name: str) -> pl.Expr:
-    column = pl.col(name)
-    return column.max() - column.min() <= CONSTANT * column.abs().max()
+def group_starts(keys: pl.Series) -> np.ndarray:
+    """Return the first row of each run of equal keys.
+
+    Sums over runs of sorted rows give the same bits on every machine; a threaded group-by does not.
+    """
+    return np.flatnonzero((keys != keys.shift(1)).fill_null(True).to_numpy())
+
+
+def _is_constant(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    spread = np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)
+    return spread <= CONSTANT * np.maximum.reduceat(np.abs(values), starts)
+
+
+def _correlations(a: np.ndarray, b: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return Pearson's correlation within each run, NaN where one side has no spread."""
+    counts = np.diff(np.append(starts, len(a)))
+    a = a - np.repeat(np.add.reduceat(a, starts) / counts, counts)
+    b = b - np.repeat(np.add.reduceat(b, starts) / counts, counts)
+    # Each run at its own scale, so that tiny numbers do not underflow when squared.
+    for values in (a, b):
+        largest = np.maximum.reduceat(np.abs(values), starts)
+        values /= np.repeat(np.where(largest > 0, largest, 1.0), counts)
+    product, first, second = (np.add.reduceat(values, starts) for values in (a * b, a * a, b * b))
+    under = np.sqrt(first * second)
+    return np.divide(product, under, out=np.full(len(starts), np.nan), where=under > 0)
 
 
 def _columns(rows: pl.DataFrame, *names: str) -> list[np.ndarray]:
