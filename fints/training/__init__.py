@@ -1,0 +1,37 @@
+"""Training: one loop, its losses, its optimiser, its checkpoints, and the forecasts after it.
+
+Needs torch alone.
+"""
+
+from __future__ import annotations
+
+from fints.training.batches import Batches, BatchOrder
+from fints.training.device import free_bytes, resolve_device
+from fints.training.loop import FitResult, LayerProfiler, evaluate, fit
+from fints.training.losses import gaussian_nll, huber, make_loss, mse, student_t_nll
+from fints.training.optimizer import learning_rate, make_optimizer, parameter_groups
+from fints.training.predict import predict
+from fints.training.seeds import derive, one_thread, threads
+
+__all__ = [
+    "BatchOrder",
+    "Batches",
+    "FitResult",
+    "LayerProfiler",
+    "derive",
+    "evaluate",
+    "fit",
+    "free_bytes",
+    "gaussian_nll",
+    "huber",
+    "learning_rate",
+    "make_loss",
+    "make_optimizer",
+    "mse",
+    "one_thread",
+    "parameter_groups",
+    "predict",
+    "resolve_device",
+    "student_t_nll",
+    "threads",
+]
