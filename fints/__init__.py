@@ -1,4 +1,4 @@
-"""Which residual connection should a deep transformer that forecasts noisy returns use, and why?
+"""Residual connections for deep transformers that forecast noisy financial returns, compared and explained.
 
 The public surface is small: `Forecaster` (fit and predict on polars frames), `load` (a saved
 forecaster, or ``models:/NAME`` from an MLflow registry), `Panel` and `read` (a checked frame of

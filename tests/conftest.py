@@ -37,6 +37,16 @@ def pytest_runtest_makereport(item: pytest.Item):
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):
+    """The same for a whole file that skips itself while it is imported."""
+    report = yield
+    if report.skipped and collector.config.getoption("--no-skips"):
+        report.outcome = "failed"
+        report.longrepr = f"{report.longrepr[-1]}, and --no-skips is given: every test must run."
+    return report
+
+
 @pytest.fixture(autouse=True)
 def home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test reads or writes the user's own datasets and results."""
