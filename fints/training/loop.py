@@ -40,7 +40,7 @@ BLOW_UP = 1e4
 STEPS_A_CHECK = 16
 # The attribute of a transformer that makes it recompute activations in the backward pass.
 CHECKPOINTING = "activation_checkpointing"
-LESS_MEMORY = "lower training.batch_size, model.width or model.depth, or set training.activation_checkpointing."
+LESS_MEMORY = "lower training.batch_size or model.width, or set training.activation_checkpointing."
 
 
 class LayerProfiler(Protocol):
