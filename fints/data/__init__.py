@@ -1,0 +1,50 @@
+"""Panels, features, targets, scaling, windows, simulation and datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fints.data.catalog import Card, card, datasets, home, load, store
+from fints.data.check import Finding, Report, check
+from fints.data.features import FEATURES, features, known_features
+from fints.data.panel import Panel
+from fints.data.scaling import StandardScaler
+from fints.data.sources import read
+from fints.data.synthetic import Simulation, simulate
+from fints.data.targets import TARGETS, targets
+
+if TYPE_CHECKING:
+    from fints.data.windows import Windows, WindowSet
+
+__all__ = [
+    "FEATURES",
+    "TARGETS",
+    "Card",
+    "Finding",
+    "Panel",
+    "Report",
+    "Simulation",
+    "StandardScaler",
+    "WindowSet",
+    "Windows",
+    "card",
+    "check",
+    "datasets",
+    "features",
+    "home",
+    "known_features",
+    "load",
+    "read",
+    "simulate",
+    "store",
+    "targets",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the windows on first use: they are the one part of the data that needs torch."""
+    if name in ("Windows", "WindowSet"):
+        from fints.data import windows
+
+        return getattr(windows, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,240 @@
+"""Datasets by name: those shipped with fints, then those in the user's folder."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fints.data.panel import Panel
+from fints.data.sources import read
+
+__all__ = ["Card", "card", "datasets", "home", "load", "store"]
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What is known of a dataset: where it comes from, what may be done with it, what is wrong with it.
+
+    Attributes
+    ----------
+    name, title, origin, licence : str
+        `origin` says who made the numbers and how this file was made from them.
+    span : tuple of date
+        First and last date.
+    assets, rows : int
+        Counts.
+    faults : tuple of str
+        Known faults, a sentence each.
+    checksum : str
+        `Panel.checksum` of the content.
+    sealed_from : date or None
+        From this date on no study reads the panel, except a final one.
+    path : Path
+        The parquet file.
+    """
+
+    name: str
+    title: str
+    origin: str
+    licence: str
+    span: tuple[dt.date, dt.date]
+    assets: int
+    rows: int
+    faults: tuple[str, ...]
+    checksum: str
+    sealed_from: dt.date | None
+    path: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the card as JSON-able values, without the path."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "origin": self.origin,
+            "licence": self.licence,
+            "span": [day.isoformat() for day in self.span],
+            "assets": self.assets,
+            "rows": self.rows,
+            "faults": list(self.faults),
+            "checksum": self.checksum,
+            "sealed_from": None if self.sealed_from is None else self.sealed_from.isoformat(),
+        }
+
+
+def home() -> Path:
+    """Return the folder of everything fints keeps for a user: FINTS_HOME, else the platform's data folder."""
+    if chosen := os.environ.get("FINTS_HOME"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
+        return Path(local) / "fints"
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data).expanduser() if data else Path.home() / ".local" / "share") / "fints"
+
+
+def datasets() -> list[Card]:
+    """Return the cards of all datasets, the bundled ones first, each group by name."""
+    return [_read_card(folder) for folder in _folders().values()]
+
+
+def card(name: str) -> Card:
+    """Return the card of a dataset.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name; the known ones are listed.
+    """
+    folders = _folders()
+    if name not in folders:
+        raise ValueError(_unknown(name, list(folders)))
+    return _read_card(folders[name])
+
+
+def load(name_or_path: str | os.PathLike[str]) -> Panel:
+    """Load a panel by the name of a dataset, or from a CSV or parquet file.
+
+    Raises
+    ------
+    ValueError
+        If there is neither such a dataset nor such a file, the file cannot be read as a panel, or a dataset differs
+        from the checksum on its card.
+    """
+    text = os.fspath(name_or_path)
+    folders = _folders()
+    if text in folders:
+        described = _read_card(folders[text])
+        panel = read(described.path, layout="long", name=described.name)
+        if panel.checksum != described.checksum:
+            raise ValueError(
+                f"dataset {text}: {described.path} has checksum {panel.checksum}, its card says {described.checksum}. "
+                "The file was changed: restore it, or correct the card if the change was meant."
+            )
+        return panel
+    path = Path(text).expanduser()
+    if path.exists() or text.lower().endswith(SUFFIXES):
+        return read(path)
+    raise ValueError(_unknown(text, list(folders)))
+
+
+def store(
+    panel: Panel,
+    name: str,
+    *,
+    title: str = "",
+    origin: str = "",
+    licence: str = "",
+    faults: tuple[str, ...] = (),
+    sealed_from: dt.date | None = None,
+) -> Card:
+    """Keep a panel as a dataset of the user's folder, so that ``load(name)`` and ``--data name`` find it.
+
+    Raises
+    ------
+    ValueError
+        If the name is that of a bundled dataset or cannot be a folder's name.
+    """
+    if not name or name != Path(name).name or name.startswith("."):
+        raise ValueError(f"a dataset's name must be usable as a folder's name; got {name!r}.")
+    if name in _bundled():
+        raise ValueError(f"{name!r} is a bundled dataset; choose another name.")
+    folder = home() / "datasets" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "panel.parquet"
+    kept = panel.frame if panel.price == "close" else panel.frame.rename({panel.price: "close"})
+    kept.write_parquet(path, compression="zstd")
+    described = describe(
+        Panel(kept, name=name), path, title=title, origin=origin, licence=licence, faults=faults, sealed_from=sealed_from
+    )
+    (folder / "card.json").write_text(json.dumps(described.to_dict(), indent=2) + "\n", encoding="utf-8")
+    return described
+
+
+def describe(
+    panel: Panel,
+    path: Path,
+    *,
+    title: str = "",
+    origin: str = "",
+    licence: str = "",
+    faults: tuple[str, ...] = (),
+    sealed_from: dt.date | None = None,
+) -> Card:
+    """Return a card whose counts, span and checksum are those of `panel`."""
+    return Card(
+        name=panel.name,
+        title=title,
+        origin=origin,
+        licence=licence,
+        span=(panel.dates[0], panel.dates[-1]),
+        assets=len(panel.assets),
+        rows=len(panel),
+        faults=faults,
+        checksum=panel.checksum,
+        sealed_from=sealed_from,
+        path=path,
+    )
+
+
+def _bundled() -> dict[str, Path]:
+    package = Path(__file__).resolve().parent.parent
+    # An installed wheel carries the datasets inside the package; a clone keeps them beside it.
+    for root in (package / "_datasets", package.parent / "data"):
+        if found := _in(root):
+            return found
+    return {}
+
+
+def _folders() -> dict[str, Path]:
+    bundled = _bundled()
+    return bundled | {name: folder for name, folder in _in(home() / "datasets").items() if name not in bundled}
+
+
+def _in(root: Path) -> dict[str, Path]:
+    if not root.is_dir():
+        return {}
+    return {folder.name: folder for folder in sorted(root.iterdir()) if (folder / "panel.parquet").is_file()}
+
+
+def _read_card(folder: Path) -> Card:
+    path, file = folder / "panel.parquet", folder / "card.json"
+    if not file.is_file():
+        return describe(read(path, layout="long", name=folder.name), path, title="no card")
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+        sealed = fields.get("sealed_from")
+        first, last = (dt.date.fromisoformat(day) for day in fields["span"])
+        return Card(
+            name=folder.name,
+            title=fields.get("title", ""),
+            origin=fields.get("origin", ""),
+            licence=fields.get("licence", ""),
+            span=(first, last),
+            assets=int(fields["assets"]),
+            rows=int(fields["rows"]),
+            faults=tuple(fields.get("faults", ())),
+            checksum=fields["checksum"],
+            sealed_from=None if sealed is None else dt.date.fromisoformat(sealed),
+            path=path,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{file}: a card is a JSON table with span (two ISO dates), assets, rows, checksum; {error!r}. Correct it, or "
+            "delete it and fints describes the panel itself."
+        ) from error
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return (
+        f"no dataset and no file {name!r}.{hint} Datasets: {', '.join(known) or 'none'}. A file must end in "
+        f"{', '.join(SUFFIXES)}; your own datasets live in {home() / 'datasets'}."
+    )

@@ -1,0 +1,217 @@
+r"""Causal features: each value at t depends on the asset's own trading days up to t, in a stated window.
+
+An asset's own trading days are its rows with a price. A halt or a late listing shortens nobody else's history, and
+no value is carried forward over a gap: after a halt, `return_1` is the return over the halt.
+
+With p the log price, :math:`r = \Delta p`, and lags counted in own trading days:
+
+============================  ==========================================================================
+name                          value at t
+============================  ==========================================================================
+``return_{k}``                :math:`p_t - p_{t-k}`
+``volatility_{k}``            sample standard deviation (k - 1) of :math:`r_{t-k+1}, \dots, r_t`; daily
+``log_volatility_{k}``        its natural logarithm; null where it is 0
+``momentum_{far}_{near}``     :math:`p_{t-near} - p_{t-far}`
+``rank_{feature}``            rank among the assets of that date, from -1/2 (lowest) to 1/2, ties averaged
+a numeric column's name       the column itself
+============================  ==========================================================================
+
+No incremental rolling function is used: those of polars keep float residue of a shock for ever after it has left
+their window (measured on 2.1). Windows are summed term by term in a fixed order, so a value's bits depend on
+its window alone, whatever rows come before or after.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from fints.data.panel import Panel
+
+__all__ = ["FEATURES", "features", "known_features"]
+
+Array = np.ndarray
+
+FEATURES: dict[str, str] = {
+    "return_{k}": "log return over the asset's last k own trading days",
+    "volatility_{k}": "sample standard deviation of the last k daily log returns (daily, k at least 2)",
+    "log_volatility_{k}": "natural logarithm of volatility_{k}; null where it is 0",
+    "momentum_{far}_{near}": "log return from far to near own trading days ago (far above near)",
+    "rank_{feature}": "rank of another feature among the assets of the date, -1/2 to 1/2, 0 if alone",
+}
+
+# Differences of log prices carry rounding errors of about 1e-15: a smaller spread than this is no spread.
+NO_VOLATILITY = 1e-12
+
+
+def features(panel: Panel, names: Sequence[str]) -> pl.DataFrame:
+    """Compute features by name.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``date, asset`` and one Float64 column a name, row for row those of ``panel.frame``. Null where the asset's
+        history is short, where it did not trade, or where the value is undefined; never NaN, never infinite.
+
+    Raises
+    ------
+    ValueError
+        If a name is no recipe and no column (the nearest is suggested), is both, or has impossible lags.
+    """
+    history = History(panel)
+    return panel.frame.select(
+        "date", "asset", *(pl.Series(name, _feature(panel, history, name), dtype=pl.Float64) for name in names)
+    )
+
+
+def known_features(panel: Panel | None = None) -> list[str]:
+    """Return the recipe families, then the numeric columns of `panel` (the price too)."""
+    return [*FEATURES, *([] if panel is None else [panel.price, *panel.feature_columns])]
+
+
+class History:
+    """The log prices of a panel, laid out asset by asset, own trading days only.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray
+        (N,) row of ``panel.frame`` of each observation; assets one after another, dates ascending within.
+    age : numpy.ndarray
+        (N,) number of earlier observations of the same asset.
+    left : numpy.ndarray
+        (N,) number of later observations of the same asset.
+    log_price, log_return : numpy.ndarray
+        (N,); ``log_return[i]`` is that since the previous own trading day, meaningless at age 0.
+    """
+
+    def __init__(self, panel: Panel) -> None:
+        price = pl.col(panel.price)
+        # polars' log is a scalar call an element: its bits do not depend on the element's place in the column.
+        observed = (
+            panel.frame.with_row_index("row")
+            .filter(price.is_not_null())
+            .sort("asset", "date")
+            .select(
+                "row",
+                price.log().alias("log_price"),
+                pl.int_range(pl.len()).over("asset").alias("age"),
+                (pl.len().over("asset") - 1 - pl.int_range(pl.len()).over("asset")).alias("left"),
+            )
+        )
+        self.num_rows = panel.frame.height
+        self.rows = observed["row"].to_numpy().astype(np.int64)
+        self.age = observed["age"].to_numpy()
+        self.left = observed["left"].to_numpy()
+        self.log_price = observed["log_price"].to_numpy()
+        self.log_return = self.log_price - lag(self.log_price, 1)
+
+    def difference(self, far: int, near: int) -> Array:
+        """Return p_{t-near} - p_{t-far} (N,), NaN where the asset is younger than `far`."""
+        values = lag(self.log_price, near) - lag(self.log_price, far)
+        return np.where(self.age >= far, values, np.nan)
+
+    def volatility(self, window: int) -> Array:
+        """Return the sample standard deviation of the last `window` log returns (N,), NaN where history is short."""
+        known = self.age >= window
+        terms = [lag(self.log_return, k) for k in range(window)]
+        mean = _sum_in_order(terms) / window
+        variance = _sum_in_order([(term - mean) ** 2 for term in terms]) / (window - 1)
+        deviation = np.sqrt(variance)
+        return np.where(known, np.where(deviation < NO_VOLATILITY, 0.0, deviation), np.nan)
+
+    def on_rows(self, values: Array) -> pl.Series:
+        """Return (N,) values as a column on the rows of the panel, null where missing."""
+        column = np.full(self.num_rows, np.nan)
+        column[self.rows] = values
+        return pl.Series(column).fill_nan(None)
+
+
+def lag(values: Array, k: int) -> Array:
+    """Return `values` k places later, the first k repeated from the start (callers mask them by age)."""
+    if k == 0:
+        return values
+    shifted = np.empty_like(values)
+    shifted[k:] = values[:-k]
+    shifted[:k] = values[:1] if len(values) else 0.0
+    return shifted
+
+
+def _sum_in_order(terms: list[Array]) -> Array:
+    total = terms[0].copy()
+    for term in terms[1:]:
+        total += term
+    return total
+
+
+def _feature(panel: Panel, history: History, name: str) -> pl.Series:
+    recipe = _recipe(name)
+    is_column = name in (panel.price, *panel.feature_columns)
+    if recipe is not None and is_column:
+        raise ValueError(
+            f"feature {name!r} is a recipe and a column of {panel.name}: which is meant? Rename the column."
+        )
+    if is_column:
+        return panel.frame[name]
+    if recipe is None:
+        raise ValueError(_unknown(panel, name))
+    family, lags = recipe
+    if family == "return":
+        return history.on_rows(history.difference(lags[0], 0))
+    if family == "momentum":
+        return history.on_rows(history.difference(lags[0], lags[1]))
+    if family == "volatility":
+        return history.on_rows(history.volatility(lags[0]))
+    if family == "log_volatility":
+        deviation = history.on_rows(history.volatility(lags[0]))
+        return deviation.to_frame("v").select(pl.when(pl.col("v") > 0).then(pl.col("v").log())).to_series()
+    return _rank(panel, _feature(panel, history, name.removeprefix("rank_")))
+
+
+def _rank(panel: Panel, values: pl.Series) -> pl.Series:
+    value = pl.col("value")
+    count = value.count().over("date")
+    rank = value.rank("average").over("date")
+    centred = pl.when(count > 1).then((rank - 1) / (count - 1) - 0.5).otherwise(0.0)
+    return (
+        panel.frame.select("date", value=values)
+        .select(pl.when(value.is_not_null()).then(centred))
+        .to_series()
+    )
+
+
+def _recipe(name: str) -> tuple[str, tuple[int, ...]] | None:
+    """Return the family of a recipe's name and its lags; None if the name has no recipe's form."""
+    if name.startswith("rank_"):
+        if name.startswith("rank_rank_"):
+            raise ValueError(f"feature {name!r} ranks a rank; use {name.removeprefix('rank_')!r}.")
+        return "rank", ()
+    if found := re.fullmatch(r"(return|volatility|log_volatility)_(\d+)", name):
+        k = int(found[2])
+        least = 1 if found[1] == "return" else 2
+        if k < least:
+            raise ValueError(f"feature {name!r}: its number of days must be at least {least}; got {k}.")
+        return found[1], (k,)
+    if found := re.fullmatch(r"momentum_(\d+)_(\d+)", name):
+        far, near = int(found[1]), int(found[2])
+        if far <= near:
+            raise ValueError(f"feature {name!r}: momentum_FAR_NEAR needs FAR above NEAR; got {far} and {near}.")
+        return "momentum", (far, near)
+    return None
+
+
+def _unknown(panel: Panel, name: str) -> str:
+    columns = [panel.price, *panel.feature_columns]
+    # A wrong stem with the right lags ("retrun_5") should be answered with those lags.
+    stem, digits = re.fullmatch(r"(.*?)((?:_\d+)*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    stems = {"return": 1, "volatility": 1, "log_volatility": 1, "momentum": 2}
+    candidates = [*columns, *(s + digits for s, lags in stems.items() if digits.count("_") == lags)]
+    near = difflib.get_close_matches(name, candidates, n=1) or difflib.get_close_matches(stem, list(stems), n=1)
+    hint = f" Did you mean {near[0] if near[0] in candidates else near[0] + '_{k}'}?" if near else ""
+    return (
+        f"unknown feature {name!r}.{hint} Known recipes: {', '.join(FEATURES)}; "
+        f"columns of {panel.name}: {', '.join(columns)}."
+    )
