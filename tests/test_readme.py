@@ -1,0 +1,142 @@
+"""What the documents say is what the code does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fints.residual import RESIDUALS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "LOG.md")] + sorted(
+    (ROOT / "docs").glob("*.md")
+)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def fints_commands() -> list[str]:
+    return sorted(set(re.findall(r"`(fints [a-z][^`]*)`", README + CONTRIBUTING)))
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"\bmake ([a-z-]+)", README + CONTRIBUTING)) - {"it"}
+
+
+@pytest.mark.slow
+def test_the_readmes_python_runs_as_it_stands_and_prints_four_forecasts(tmp_path: Path) -> None:
+    (code,) = blocks(README, "python")
+    assert len(code.strip().splitlines()) <= 10
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    assert "shape: (4, " in run.stdout
+    assert run.stdout.count("2017-12-29") >= 4
+    assert "null" not in run.stdout
+    assert "NaN" not in run.stdout
+
+
+def test_the_first_screen_is_forty_lines_and_has_the_two_commands_and_the_python() -> None:
+    first = README.split("\n## ")[0]
+    assert first.count("\n") <= 40
+    assert "make study" in first
+    assert "make test" in first
+    assert len(blocks(first, "python")) == 1
+
+
+@pytest.mark.parametrize("target", sorted(make_targets()))
+def test_every_make_target_that_is_named_exists(target: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(rf"^{re.escape(target)}:", makefile, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", fints_commands())
+def test_every_fints_command_that_is_named_exists(command: str) -> None:
+    words = [word for word in shlex.split(command)[1:] if re.fullmatch(r"-{0,2}[a-z-]+", word)]
+    run = subprocess.run(
+        [sys.executable, "-m", "fints", *words, "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("Usage: fints")
+
+
+def test_the_study_commands_that_are_named_exist() -> None:
+    commands = re.findall(r"python (studies/\w+\.py) ([a-z]+)([^`\n]*)", README)
+    assert len(commands) >= 3
+    for file, verb, options in set(commands):
+        run = subprocess.run(
+            [sys.executable, ROOT / file, verb, "--help"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=ROOT,
+        )
+        assert run.returncode == 0, run.stderr
+        for option in re.findall(r"--[a-z-]+", options):
+            assert option in run.stdout, f"{file} {verb} has no {option}"
+
+
+def test_every_entry_of_the_tree_exists() -> None:
+    tree = README.split("## Where things are")[1].split("```")[1]
+    folder, entries = ROOT, 0
+    for line in tree.strip("\n").splitlines():
+        indent, name = re.match(r"( *)(\S+)", line).groups()
+        path = (folder if indent else ROOT) / name
+        assert path.exists(), name
+        assert path.is_dir() == name.endswith("/"), name
+        folder = folder if indent else path
+        entries += 1
+    assert entries >= 15
+
+
+def test_every_package_and_file_of_fints_has_a_line_in_the_tree_or_serves_the_command_line() -> None:
+    tree = README.split("## Where things are")[1].split("```")[1]
+    quiet = {
+        "__init__.py",
+        "__main__.py",
+        "__pycache__",
+        "_datasets",
+        "console.py",
+        "doctor.py",
+        "py.typed",
+        "ui.py",
+    }
+    names = {path.name for path in (ROOT / "fints").iterdir()} - quiet
+    assert {name for name in names if name not in tree} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text(encoding="utf-8")):
+        if not target.startswith(("http://", "https://")):
+            assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", sorted(RESIDUALS))
+def test_every_scheme_stands_in_the_readme_and_the_table_as_the_code_has_it(name: str) -> None:
+    scheme = RESIDUALS[name]
+    assert f"`{name}`" in README
+    table = (ROOT / "docs" / "schemes.md").read_text(encoding="utf-8")
+    (row,) = [line for line in table.splitlines() if line.startswith(f"| `{name}` |")]
+    # An equation may hold no bar, so a row splits into its five cells.
+    equation, parameters, start, paper = (cell.strip() for cell in row.strip("|").split("|")[1:])
+    assert equation == f"`{scheme.equation}`"
+    assert int(parameters.replace(",", "")) == scheme.parameters_per_sublayer(64, norm="layer_norm")
+    assert (start != "another function") == scheme.equals_pre_norm_at_start
+    assert paper == scheme.paper
+
+
+def test_the_documents_name_no_place_outside_the_repository() -> None:
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        assert not re.search(r"/(tmp|root|home|work)/", text), document.name
