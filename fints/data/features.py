@@ -64,7 +64,9 @@ def features(panel: Panel, names: Sequence[str]) -> pl.DataFrame:
     """
     history = History(panel)
     return panel.frame.select(
-        "date", "asset", *(pl.Series(name, _feature(panel, history, name), dtype=pl.Float64) for name in names)
+        "date",
+        "asset",
+        *(pl.Series(name, _feature(panel, history, name), dtype=pl.Float64) for name in names),
     )
 
 
@@ -198,7 +200,9 @@ def _recipe(name: str) -> tuple[str, tuple[int, ...]] | None:
     if found := re.fullmatch(r"momentum_(\d+)_(\d+)", name):
         far, near = int(found[1]), int(found[2])
         if far <= near:
-            raise ValueError(f"feature {name!r}: momentum_FAR_NEAR needs FAR above NEAR; got {far} and {near}.")
+            raise ValueError(
+                f"feature {name!r}: momentum_FAR_NEAR needs FAR above NEAR; got {far} and {near}."
+            )
         return "momentum", (far, near)
     return None
 
@@ -209,7 +213,9 @@ def _unknown(panel: Panel, name: str) -> str:
     stem, digits = re.fullmatch(r"(.*?)((?:_\d+)*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
     stems = {"return": 1, "volatility": 1, "log_volatility": 1, "momentum": 2}
     candidates = [*columns, *(s + digits for s, lags in stems.items() if digits.count("_") == lags)]
-    near = difflib.get_close_matches(name, candidates, n=1) or difflib.get_close_matches(stem, list(stems), n=1)
+    near = difflib.get_close_matches(name, candidates, n=1) or difflib.get_close_matches(
+        stem, list(stems), n=1
+    )
     hint = f" Did you mean {near[0] if near[0] in candidates else near[0] + '_{k}'}?" if near else ""
     return (
         f"unknown feature {name!r}.{hint} Known recipes: {', '.join(FEATURES)}; "

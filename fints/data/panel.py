@@ -105,7 +105,9 @@ class Panel:
             If a bound is not a date or no row lies between the bounds.
         """
         if not isinstance(item, slice) or item.step is not None:
-            raise ValueError(f"a panel is sliced by dates, as in panel['2001-01-01':'2005-12-31']; got {item!r}.")
+            raise ValueError(
+                f"a panel is sliced by dates, as in panel['2001-01-01':'2005-12-31']; got {item!r}."
+            )
         start = None if item.start is None else as_date(item.start, last=False)
         stop = None if item.stop is None else as_date(item.stop, last=True)
         kept = self.frame
@@ -149,12 +151,20 @@ class Panel:
         if "date" not in frame.columns:
             raise ValueError(_missing(name, "date", frame.columns))
         if frame.width < 2:
-            raise ValueError(f"{name}: a wide frame needs a column of prices for each asset beside 'date'; got none.")
+            raise ValueError(
+                f"{name}: a wide frame needs a column of prices for each asset beside 'date'; got none."
+            )
         return cls(unpivot(frame, price), price=price, name=name)
 
     @classmethod
     def from_returns(
-        cls, frame: pl.DataFrame, column: str = "return", kind: str = "simple", *, price: str = "close", name: str = "panel"
+        cls,
+        frame: pl.DataFrame,
+        column: str = "return",
+        kind: str = "simple",
+        *,
+        price: str = "close",
+        name: str = "panel",
     ) -> Panel:
         """Build the price from a long frame of returns, as a growth index that starts at 1.
 
@@ -175,16 +185,22 @@ class Panel:
             if needed not in frame.columns:
                 raise ValueError(_missing(name, needed, frame.columns))
         if price in frame.columns:
-            raise ValueError(f"{name}: column {price!r} exists already; drop it or give another name with price=.")
+            raise ValueError(
+                f"{name}: column {price!r} exists already; drop it or give another name with price=."
+            )
         if kind not in ("simple", "log"):
             raise ValueError(f"kind must be 'simple' or 'log'; got {kind!r}.")
         if not frame[column].dtype.is_numeric():
-            raise ValueError(f"{name}: column {column!r} must be numeric; got {frame[column].dtype}. Cast it to Float64.")
+            raise ValueError(
+                f"{name}: column {column!r} must be numeric; got {frame[column].dtype}. Cast it to Float64."
+            )
         frame = frame.with_columns(pl.col(column).cast(pl.Float64).fill_nan(None))
         returns = frame[column]
         infinite = frame.filter(pl.col(column).is_infinite())
         if infinite.height:
-            raise ValueError(f"{name}: {column} is infinite at {_keys(infinite)}. Make it null or correct it.")
+            raise ValueError(
+                f"{name}: {column} is infinite at {_keys(infinite)}. Make it null or correct it."
+            )
         median = returns.abs().median()
         if isinstance(median, float) and median > PERCENT_MEDIAN:
             raise ValueError(
@@ -220,7 +236,9 @@ def normalise(frame: pl.DataFrame, *, price: str, name: str) -> pl.DataFrame:
         if column not in frame.columns:
             raise ValueError(_missing(name, column, frame.columns))
     if price in KEYS:
-        raise ValueError(f"{name}: the price column cannot be {price!r}; name a column of prices with price=.")
+        raise ValueError(
+            f"{name}: the price column cannot be {price!r}; name a column of prices with price=."
+        )
     if frame.is_empty():
         raise ValueError(f"{name}: a panel needs at least one row; got none.")
     casts = [_cast_date(frame["date"], name), _cast_asset(frame["asset"], name)]
@@ -246,8 +264,18 @@ def find_faults(frame: pl.DataFrame, price: str) -> list[Fault]:
         if rows:
             faults.append(Fault(kind, found, remedy, tuple(rows)))
 
-    add("null_key", pl.any_horizontal(pl.col(*KEYS).is_null()), "date or asset is missing", "Fill it in or drop the row")
-    add("empty_asset", pl.col("asset").str.strip_chars() == "", "the asset's name is empty", "Name it or drop the row")
+    add(
+        "null_key",
+        pl.any_horizontal(pl.col(*KEYS).is_null()),
+        "date or asset is missing",
+        "Fill it in or drop the row",
+    )
+    add(
+        "empty_asset",
+        pl.col("asset").str.strip_chars() == "",
+        "the asset's name is empty",
+        "Name it or drop the row",
+    )
     add(
         "duplicate",
         pl.struct(*KEYS).is_duplicated() & pl.all_horizontal(pl.col(*KEYS).is_not_null()),
@@ -262,9 +290,16 @@ def find_faults(frame: pl.DataFrame, price: str) -> list[Fault]:
     )
     for column in frame.columns:
         if column not in KEYS:
-            add("infinite", pl.col(column).is_infinite(), f"{column} is infinite", "Make it null or correct it")
+            add(
+                "infinite",
+                pl.col(column).is_infinite(),
+                f"{column} is infinite",
+                "Make it null or correct it",
+            )
     if not frame[price].is_not_null().any():
-        faults.append(Fault("no_price", f"{price} is null in every row", "Name the column of prices with price=", (0,)))
+        faults.append(
+            Fault("no_price", f"{price} is null in every row", "Name the column of prices with price=", (0,))
+        )
     return faults
 
 
@@ -368,7 +403,11 @@ def _example(values: pl.Series) -> str:
 
 def _not_polars(frame: object) -> str:
     kind = f"{type(frame).__module__.split('.')[0]}.{type(frame).__name__}"
-    remedy = "Use pl.from_pandas(frame.reset_index())." if kind.startswith("pandas") else "Give a polars.DataFrame."
+    remedy = (
+        "Use pl.from_pandas(frame.reset_index())."
+        if kind.startswith("pandas")
+        else "Give a polars.DataFrame."
+    )
     if isinstance(frame, pl.LazyFrame):
         remedy = "Call .collect() first."
     return f"a panel is made from a polars DataFrame; got {kind}. {remedy}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -15,6 +15,8 @@ __all__ = ["StandardScaler"]
 @dataclass(frozen=True, kw_only=True)
 class StandardScaler:
     """Subtract the training mean, divide by the training standard deviation, clip: z = clip((x - m) / s).
+
+    A value: ``StandardScaler(clip=10).fit(frame, names)`` returns the fitted scaler and changes nothing.
 
     Attributes
     ----------
@@ -27,13 +29,21 @@ class StandardScaler:
         Bound of |z|.
     """
 
-    names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     clip: float = 10.0
 
-    @classmethod
-    def fit(cls, frame: pl.DataFrame, names: Sequence[str], *, clip: float = 10.0) -> StandardScaler:
+    def __post_init__(self) -> None:
+        if not self.clip > 0:
+            raise ValueError(f"clip must be above 0; got {self.clip}.")
+        if not len(self.names) == len(self.mean) == len(self.std):
+            raise ValueError(
+                "a scaler needs one mean and one std a name; got "
+                f"{len(self.names)} names, {len(self.mean)} means, {len(self.std)} stds."
+            )
+
+    def fit(self, frame: pl.DataFrame, names: Sequence[str]) -> StandardScaler:
         """Measure `names` on the training rows `frame`; sums are exact, so the order of rows cannot matter.
 
         Raises
@@ -41,8 +51,6 @@ class StandardScaler:
         ValueError
             If a feature is absent, has no value on these rows, or is not finite.
         """
-        if not clip > 0:
-            raise ValueError(f"clip must be above 0; got {clip}.")
         means, deviations = [], []
         for name in names:
             if name not in frame.columns:
@@ -62,7 +70,7 @@ class StandardScaler:
             mean = math.fsum(values) / len(values)
             means.append(mean)
             deviations.append(math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)))
-        return cls(names=tuple(names), mean=tuple(means), std=tuple(deviations), clip=float(clip))
+        return replace(self, names=tuple(names), mean=tuple(means), std=tuple(deviations))
 
     def transform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return `frame` with the scaler's features scaled and clipped, the other columns as they are; null stays null."""
@@ -79,5 +87,8 @@ class StandardScaler:
     def from_dict(cls, values: Mapping[str, Any]) -> StandardScaler:
         """Rebuild a scaler from `to_dict`."""
         return cls(
-            names=tuple(values["names"]), mean=tuple(values["mean"]), std=tuple(values["std"]), clip=values["clip"]
+            names=tuple(values["names"]),
+            mean=tuple(values["mean"]),
+            std=tuple(values["std"]),
+            clip=values["clip"],
         )

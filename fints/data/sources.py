@@ -26,7 +26,19 @@ __all__ = ["Reading", "open_file", "read"]
 
 DATE_NAMES = ("date", "datetime", "timestamp", "time")
 ASSET_NAMES = ("asset", "ticker", "symbol", "name")
-BAR_FIELDS = ("open", "high", "low", "close", "adj close", "adj_close", "adjclose", "volume", "vwap", "dividends", "stock splits")
+BAR_FIELDS = (
+    "open",
+    "high",
+    "low",
+    "close",
+    "adj close",
+    "adj_close",
+    "adjclose",
+    "volume",
+    "vwap",
+    "dividends",
+    "stock splits",
+)
 MISSING = ("", "na", "n/a", "nan", "null", "none", "#n/a")
 LAYOUTS = ("auto", "long", "wide")
 
@@ -141,7 +153,9 @@ def _parquet(path: Path, raw: bytes) -> pl.DataFrame:
     try:
         return pl.read_parquet(io.BytesIO(raw))
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise ValueError(f"{path}: is not a readable parquet file ({_first_line(str(error))}). Write it again.") from error
+        raise ValueError(
+            f"{path}: is not a readable parquet file ({_first_line(str(error))}). Write it again."
+        ) from error
 
 
 def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str]:
@@ -159,7 +173,9 @@ def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str]:
     columns = [cell.strip() for cell in next(csv.reader([header], delimiter=separator))]
     twice = sorted({column for column in columns if column and columns.count(column) > 1})
     if twice:
-        raise ValueError(f"{path}: the header names {', '.join(map(repr, twice))} more than once. Keep one of each.")
+        raise ValueError(
+            f"{path}: the header names {', '.join(map(repr, twice))} more than once. Keep one of each."
+        )
     _check_widths(path, text, separator, len(columns))
     try:
         table = pl.read_csv(
@@ -172,7 +188,9 @@ def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str]:
             raise_if_empty=False,
         )
     except pl.exceptions.PolarsError as error:
-        raise ValueError(f"{path}: is not a well-formed CSV file ({_first_line(str(error))}). Check its quotes.") from error
+        raise ValueError(
+            f"{path}: is not a well-formed CSV file ({_first_line(str(error))}). Check its quotes."
+        ) from error
     if table.width != len(columns):
         raise ValueError(f"{path}: the file has a header but no row of data. Give one row a date.")
     table = table.with_columns(pl.all().str.strip_chars())
@@ -186,7 +204,9 @@ def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str]:
         elif unnamed and (place == 0 or cells.is_null().all()):
             continue  # The index that pandas writes, or a separator at the end of each line.
         elif column == "":
-            raise ValueError(f"{path}: column {place + 1} has values but no name in the header. Name it or delete it.")
+            raise ValueError(
+                f"{path}: column {place + 1} has values but no name in the header. Name it or delete it."
+            )
         kept[column] = cells
     names = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
     return pl.DataFrame(kept), f"CSV separated by {names[separator]}"
@@ -197,7 +217,9 @@ def _decode(path: Path, raw: bytes) -> str:
         try:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path}: the gzip file is damaged or cut short ({error}). Download it again.") from error
+            raise ValueError(
+                f"{path}: the gzip file is damaged or cut short ({error}). Download it again."
+            ) from error
     if raw[:2] == b"PK" or raw[:4] == b"\xd0\xcf\x11\xe0":
         raise ValueError(f"{path}: is a zip or Excel file. Unpack it or export it as CSV.")
     encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
@@ -215,7 +237,10 @@ def _decode(path: Path, raw: bytes) -> str:
 def _check_widths(path: Path, text: str, separator: str, width: int) -> None:
     """Refuse a line with more or fewer cells than the header: a reader that pads it hides a cut-off file."""
     if '"' in text:
-        counts = [(number, len(cells)) for number, cells in enumerate(csv.reader(io.StringIO(text), delimiter=separator), 1)]
+        counts = [
+            (number, len(cells))
+            for number, cells in enumerate(csv.reader(io.StringIO(text), delimiter=separator), 1)
+        ]
         wrong = [(number, count) for number, count in counts if count not in (0, width)]
     else:
         lines = pl.Series(text.split("\n"))
@@ -279,7 +304,9 @@ def _interpret(
     typed_names = [series.name for series in typed]
     clash = sorted({name for name in typed_names if typed_names.count(name) > 1})
     if clash:
-        raise ValueError(f"{path}: two columns would be called {clash[0]!r}; rename one of {_listed(table.columns)}.")
+        raise ValueError(
+            f"{path}: two columns would be called {clash[0]!r}; rename one of {_listed(table.columns)}."
+        )
     frame = pl.DataFrame(typed)
     if kind == "one asset":
         frame = frame.with_columns(asset=pl.lit(_stem(path)))
@@ -312,14 +339,20 @@ def _date_column(path: Path, table: pl.DataFrame) -> str:
     for alias in (*DATE_NAMES, "__index_level_0__"):
         if alias in by_name:
             return by_name[alias]
-    if table.columns[0].casefold() == "price" and table.height > 1 and str(table.to_series(0)[0]).casefold() == "ticker":
+    if (
+        table.columns[0].casefold() == "price"
+        and table.height > 1
+        and str(table.to_series(0)[0]).casefold() == "ticker"
+    ):
         raise ValueError(
             f"{path}: has yfinance's three header rows (Price, Ticker, Date). Save one row a (date, asset): "
             "data.stack(level='Ticker').reset_index().to_csv(...)."
         )
     near = difflib.get_close_matches("date", list(by_name), n=1, cutoff=0.6)
     hint = f" Is it {by_name[near[0]]!r}? Rename it to 'date'." if near else ""
-    raise ValueError(f"{path}: needs a date column ({', '.join(DATE_NAMES)}); got {_listed(table.columns)}.{hint}")
+    raise ValueError(
+        f"{path}: needs a date column ({', '.join(DATE_NAMES)}); got {_listed(table.columns)}.{hint}"
+    )
 
 
 DATE_FORMS = {
@@ -356,7 +389,9 @@ def _dates(path: Path, cells: pl.Series, places: pl.Series, unit: str) -> tuple[
     distinct = texts.unique(maintain_order=True).to_list()
 
     def refuse(text: str, found: str, remedy: str) -> ValueError:
-        return ValueError(f"{path}: {unit} {places[int((texts == text).arg_true()[0])]}: the date {text!r} {found}. {remedy}.")
+        return ValueError(
+            f"{path}: {unit} {places[int((texts == text).arg_true()[0])]}: the date {text!r} {found}. {remedy}."
+        )
 
     def form_of(text: str) -> str:
         for pattern, (found, remedy) in REFUSED_DATES.items():
@@ -372,23 +407,39 @@ def _dates(path: Path, cells: pl.Series, places: pl.Series, unit: str) -> tuple[
     for text in distinct:
         match = re.fullmatch(DATE_FORMS[form], text)
         if match is None:
-            raise refuse(text, f"is in {form_of(text)}, the first one ({distinct[0]!r}) in {form}", "Write all in one format")
+            raise refuse(
+                text,
+                f"is in {form_of(text)}, the first one ({distinct[0]!r}) in {form}",
+                "Write all in one format",
+            )
         matches.append(match)
     day_first = False
     if "one" in matches[0].groupdict():
         ones, twos = ([int(match[key]) for match in matches] for key in ("one", "two"))
         if max(ones) > 12 and max(twos) > 12:
-            text = next(m[0] for m in matches if int(m["two" if ones[0] > 12 else "one"]) > 12) if max(ones[0], twos[0]) > 12 else distinct[0]
-            raise refuse(text, "and others disagree on whether the day or the month comes first", "Write YYYY-MM-DD")
+            text = (
+                next(m[0] for m in matches if int(m["two" if ones[0] > 12 else "one"]) > 12)
+                if max(ones[0], twos[0]) > 12
+                else distinct[0]
+            )
+            raise refuse(
+                text, "and others disagree on whether the day or the month comes first", "Write YYYY-MM-DD"
+            )
         if max(ones) <= 12 and max(twos) <= 12:
-            raise refuse(distinct[0], "may be day first or month first: no date of the file decides", "Write YYYY-MM-DD")
+            raise refuse(
+                distinct[0],
+                "may be day first or month first: no date of the file decides",
+                "Write YYYY-MM-DD",
+            )
         day_first = max(ones) > 12
         form = "DD/MM/YYYY" if day_first else "MM/DD/YYYY"
     days = {}
     for text, match in zip(distinct, matches, strict=True):
         part = match.groupdict()
         if part.get("time") and set(part["time"]) - set("0:."):
-            raise refuse(text, "has a time of day", "A panel has one row a day: aggregate to days and write YYYY-MM-DD")
+            raise refuse(
+                text, "has a time of day", "A panel has one row a day: aggregate to days and write YYYY-MM-DD"
+            )
         try:
             if "mon" in part:
                 month, day = MONTHS.index(part["mon"].lower()) + 1, part["d"]
@@ -407,7 +458,11 @@ def _numbers(path: Path, cells: pl.Series, places: pl.Series, unit: str, style: 
     if cells.dtype != pl.String:
         return cells
     text = cells
-    if "commas" not in style and (text.str.contains(r"^[+-]?\d+,\d+$")).any() and not text.str.contains(r"\.").any():
+    if (
+        "commas" not in style
+        and (text.str.contains(r"^[+-]?\d+,\d+$")).any()
+        and not text.str.contains(r"\.").any()
+    ):
         text = text.str.replace(",", ".", literal=True)
     numbers = text.cast(pl.Float64, strict=False)
     broken = (numbers.is_null() & cells.is_not_null()).arg_true()
@@ -421,7 +476,9 @@ def _numbers(path: Path, cells: pl.Series, places: pl.Series, unit: str, style: 
             remedy = "Write decimals, 0.01 for 1 %"
         elif re.fullmatch(r"[A-Z]", value):
             remedy = "Letters in CRSP's RET are codes for missing: leave the cell empty"
-        raise ValueError(f"{path}: {unit} {places[first]}, column {cells.name!r}: {value!r} is not a number. {remedy}.")
+        raise ValueError(
+            f"{path}: {unit} {places[first]}, column {cells.name!r}: {value!r} is not a number. {remedy}."
+        )
     return numbers
 
 

@@ -161,13 +161,19 @@ def simulate(
     total = BURN_IN + num_days
     a, b = features.standard_normal((2, total, num_assets))
     share = common_share + min(common_share, 1 - common_share) / 2 * loadings.uniform(-1, 1, num_assets)
-    alpha = math.sqrt(dial**2 * (1 - PERSISTENCE**2) / ((_kurtosis(degrees) - 1) * (1 + dial**2))) if dial else 0.0
+    alpha = (
+        math.sqrt(dial**2 * (1 - PERSISTENCE**2) / ((_kurtosis(degrees) - 1) * (1 + dial**2)))
+        if dial
+        else 0.0
+    )
     factor, factor_variance = _garch(_innovations(common, (total, 1), degrees), alpha)
     idiosyncratic, own_variance = _garch(_innovations(own, (total, num_assets), degrees), alpha)
     shocks = volatility_daily * (np.sqrt(share) * factor + np.sqrt(1 - share) * idiosyncratic)
     volatility = volatility_daily * np.sqrt(share * factor_variance + (1 - share) * own_variance)
 
-    g = {"linear": lambda: a, "interaction": lambda: a * b, "gated_filter": lambda: gated_filter(a, b)}[signal]()
+    g = {"linear": lambda: a, "interaction": lambda: a * b, "gated_filter": lambda: gated_filter(a, b)}[
+        signal
+    ]()
     scale = volatility if signal_scale == "proportional" else np.full_like(volatility, volatility_daily)
     # Row t of `scale`, `shocks` and `volatility` belongs to the step from t to t + 1.
     planted = math.sqrt(r2 / (1 - r2)) * scale * g
@@ -238,7 +244,9 @@ def _garch(innovations: Array, alpha: float) -> tuple[Array, Array]:
         return innovations, np.ones_like(innovations)
     beta = PERSISTENCE - alpha
     if beta < 0:
-        raise ValueError(f"vol_of_vol asks for alpha = {alpha:.3f} above the persistence {PERSISTENCE}; choose a smaller one.")
+        raise ValueError(
+            f"vol_of_vol asks for alpha = {alpha:.3f} above the persistence {PERSISTENCE}; choose a smaller one."
+        )
     variance = np.ones_like(innovations)
     for t in range(1, len(innovations)):
         variance[t] = (1 - PERSISTENCE) + variance[t - 1] * (alpha * innovations[t - 1] ** 2 + beta)

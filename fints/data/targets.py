@@ -89,7 +89,11 @@ def targets(panel: Panel, name: str, horizon: int) -> pl.DataFrame:
             label_end=pl.when(pl.col("label_end").is_not_null()).then(pl.col("label_end").max().over("date")),
         )
     return frame.select(
-        "date", "asset", "target", "scale", pl.when(pl.col("target").is_not_null()).then("label_end").alias("label_end")
+        "date",
+        "asset",
+        "target",
+        "scale",
+        pl.when(pl.col("target").is_not_null()).then("label_end").alias("label_end"),
     )
 
 

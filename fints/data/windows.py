@@ -99,7 +99,9 @@ class Windows:
         outcome = torch.full((len(assets), len(dates)), torch.nan)
         label_ends = np.full((len(assets), len(dates)), NEVER)
         if targets is not None:
-            known = targets.filter(pl.col("target").is_not_null()).join(features, on=["date", "asset"], how="semi")
+            known = targets.filter(pl.col("target").is_not_null()).join(
+                features, on=["date", "asset"], how="semi"
+            )
             day, asset = _places(known, dates, assets)
             outcome[asset, day] = torch.tensor(known["target"].to_numpy(), dtype=torch.float32)
             ends = known["label_end"].to_numpy().astype("datetime64[D]")
@@ -141,7 +143,11 @@ class Windows:
                 "volatility is unknown or zero everywhere. Give a longer panel or choose the target log_return."
             )
         first = 0 if start is None else int(np.searchsorted(self.dates, np.datetime64(start, "D")))
-        stop = len(self.dates) if end is None else int(np.searchsorted(self.dates, np.datetime64(end, "D"), "right"))
+        stop = (
+            len(self.dates)
+            if end is None
+            else int(np.searchsorted(self.dates, np.datetime64(end, "D"), "right"))
+        )
         targets = self.targets.clone()
         targets[:, :first] = torch.nan
         targets[:, stop:] = torch.nan
@@ -187,7 +193,9 @@ class WindowSet:
         return pl.DataFrame(
             {
                 "date": pl.Series(self.windows.dates[self.day.numpy()]).cast(pl.Date),
-                "asset": pl.Series(np.array(self.windows.assets, dtype=object)[self.asset.numpy()], dtype=pl.String),
+                "asset": pl.Series(
+                    np.array(self.windows.assets, dtype=object)[self.asset.numpy()], dtype=pl.String
+                ),
             }
         )
 
@@ -210,5 +218,7 @@ def _places(frame: pl.DataFrame, dates: np.ndarray, assets: list[str]) -> tuple[
     """Return the places of each row's date and asset."""
     day = np.searchsorted(dates, frame["date"].to_numpy().astype("datetime64[D]"))
     order = pl.DataFrame({"asset": assets, "place": np.arange(len(assets))})
-    asset = frame.select("asset").join(order, on="asset", how="left", maintain_order="left")["place"].to_numpy()
+    asset = (
+        frame.select("asset").join(order, on="asset", how="left", maintain_order="left")["place"].to_numpy()
+    )
     return torch.from_numpy(day), torch.tensor(asset)
