@@ -5,6 +5,7 @@ from __future__ import annotations
 from fints.model.branches import CausalSelfAttention, FeedForward
 from fints.model.embedding import Embedding
 from fints.model.heads import Forecast
+from fints.model.memory import estimate_memory
 from fints.model.trace import Trace
 from fints.model.transformer import Transformer, build, parameter_count
 
@@ -16,5 +17,6 @@ __all__ = [
     "Trace",
     "Transformer",
     "build",
+    "estimate_memory",
     "parameter_count",
 ]

@@ -37,7 +37,12 @@ class CausalSelfAttention(nn.Module):
         Whether the scores have the bias b.
     """
 
-    def __init__(self, width: int, num_heads: int, *, context: int, dropout: float, relative_positions: bool) -> None:
+    future: Tensor
+    no_bias: Tensor
+
+    def __init__(
+        self, width: int, num_heads: int, *, context: int, dropout: float, relative_positions: bool
+    ) -> None:
         super().__init__()
         if width % num_heads:
             raise ValueError(f"width must be a multiple of num_heads; got {width} and {num_heads}.")
@@ -47,9 +52,8 @@ class CausalSelfAttention(nn.Module):
         self.output = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout) if dropout > 0 else nn.Identity()
         # By distance, longest first: the row of the last query is then a plain slice.
-        bias = torch.zeros(num_heads, context)
-        self.position_bias = nn.Parameter(bias) if relative_positions else None
-        self.register_buffer("no_bias", None if relative_positions else bias, persistent=False)
+        self.position_bias = nn.Parameter(torch.zeros(num_heads, context)) if relative_positions else None
+        self.register_buffer("no_bias", torch.zeros(num_heads, context), persistent=False)
         self.register_buffer("future", torch.full((num_heads, context - 1), -torch.inf), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -82,7 +82,11 @@ class StudentTHead(nn.Module):
         return Forecast(mean, _bounded(log_scale), _DEGREES_LOW + (_DEGREES_HIGH - _DEGREES_LOW) * share)
 
 
-HEADS: dict[str, type[nn.Module]] = {"point": PointHead, "gaussian": GaussianHead, "student_t": StudentTHead}
+HEADS: dict[str, type[PointHead | GaussianHead | StudentTHead]] = {
+    "point": PointHead,
+    "gaussian": GaussianHead,
+    "student_t": StudentTHead,
+}
 
 _START_LOGIT = math.log((_DEGREES_START - _DEGREES_LOW) / (_DEGREES_HIGH - _DEGREES_START))
 

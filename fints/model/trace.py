@@ -5,6 +5,8 @@ Shapes: B batch, T tokens, D width, L sublayers.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from fints.residual import Branch, Residual, State
@@ -39,7 +41,7 @@ class Trace:
         self.trunks: list[Tensor] = []
         self.final: Tensor | None = None
 
-    def watch(self, residual: Residual, state: State, layer: int, branch: Branch) -> Branch:
+    def watch(self, residual: Residual[Any], state: State, layer: int, branch: Branch) -> Branch:
         """Write down the state entering `layer`; return `branch`, which writes its input and output."""
         self.read.append(residual.read(state, layer))
         self.trunks.append(residual.merge(state, layer))

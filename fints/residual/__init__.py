@@ -30,7 +30,7 @@ __all__ = [
     "options_of",
 ]
 
-RESIDUALS: dict[str, type[Residual]] = {
+RESIDUALS: dict[str, type[Residual[Any]]] = {
     "pre_norm": PreNorm,
     "post_norm": PostNorm,
     "static_hyper_connections": StaticHyperConnections,
@@ -50,7 +50,7 @@ def build_residual(
     norm: str = "layer_norm",
     norm_eps: float = 1e-5,
     first_layer: int = 0,
-) -> Residual:
+) -> Residual[Any]:
     """Build the scheme called `name`, with its own `options`.
 
     Raises
@@ -95,7 +95,7 @@ def options_of(name: str) -> dict[str, Any]:
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def _scheme(name: str) -> type[Residual]:
+def _scheme(name: str) -> type[Residual[Any]]:
     if name not in RESIDUALS:
         known = ", ".join(RESIDUALS)
         raise ValueError(f"unknown residual scheme {name!r}.{_near(name, RESIDUALS)} Known schemes: {known}.")

@@ -19,7 +19,7 @@ import contextlib
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,17 +28,18 @@ __all__ = ["NORMS", "Branch", "Residual", "State", "full_precision", "make_norm"
 
 Branch = Callable[[Tensor], Tensor]
 State = Tensor | tuple[Tensor, ...]
+StateT = TypeVar("StateT", bound=State)
 
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
 
 
-class Residual(nn.Module, ABC):
+class Residual(nn.Module, ABC, Generic[StateT]):
     """A residual scheme for a network of L sublayers.
 
     Every scheme is built as ``Scheme(width, num_sublayers, *, norm, norm_eps, first_layer=0,
     **named options)``. `first_layer` is the global index of the scheme's first sublayer, for
     equations that depend on depth when the scheme holds only a part of a network; the `layer`
-    of every method counts from 0 within the scheme.
+    of every method counts from 0 within the scheme. `StateT` is what the scheme carries.
 
     ``residual.parameters()`` is exactly the scheme: what it adds to the branches.
 
@@ -59,37 +60,37 @@ class Residual(nn.Module, ABC):
         """Return how many parameters one sublayer has beyond the branch and the branch's norm."""
 
     @abstractmethod
-    def open(self, x: Tensor) -> State:
+    def open(self, x: Tensor) -> StateT:
         """Return the state that enters the first sublayer, from the embedding x (B, T, D)."""
 
     @abstractmethod
-    def read(self, state: State, layer: int) -> Tensor:
+    def read(self, state: StateT, layer: int) -> Tensor:
         """Return h (B, T, D), what sublayer `layer` reads before any norm."""
 
     @abstractmethod
-    def step(self, state: State, layer: int, branch: Branch) -> State:
+    def step(self, state: StateT, layer: int, branch: Branch) -> StateT:
         """Return the state after sublayer `layer`; `branch` runs exactly once."""
 
     @abstractmethod
-    def merge(self, state: State, layer: int) -> Tensor:
+    def merge(self, state: StateT, layer: int) -> Tensor:
         """Return the state entering sublayer `layer` as one stream (B, T, D); merge(open(x), 0) is x."""
 
     @abstractmethod
-    def close(self, state: State, layer: int) -> Tensor:
+    def close(self, state: StateT, layer: int) -> Tensor:
         """Return the read-out (B, T, D) after `layer` sublayers: merge and final norm, as the paper says."""
 
     @abstractmethod
     def no_decay(self) -> set[str]:
         """Return the names of the own parameters that must not be decayed towards zero."""
 
-    def weights(self, state: State, layer: int) -> dict[str, Tensor]:
+    def weights(self, state: StateT, layer: int) -> dict[str, Tensor]:
         """Return the named mixing weights at `layer`; empty where the equation has none."""
         return {}
 
     def init_branch(self, branch: nn.Module, layer: int) -> None:
         """Rescale the freshly drawn weights of a branch, where the paper says so; otherwise nothing."""
 
-    def calibrate(self, batch_states: Sequence[State]) -> None:
+    def calibrate(self, batch_states: Sequence[StateT]) -> None:
         """Set constants from real states before training, where the paper says so; otherwise nothing."""
 
 

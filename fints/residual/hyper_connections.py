@@ -19,7 +19,7 @@ from fints.residual.base import Branch, Residual, check_sizes, full_precision, m
 __all__ = ["DynamicHyperConnections", "StaticHyperConnections"]
 
 
-class StaticHyperConnections(Residual):
+class StaticHyperConnections(Residual[Tensor]):
     """Streams mixed by learned constants.
 
     With the streams H_i as rows of H (n, D), at sublayer k::
@@ -88,16 +88,20 @@ class StaticHyperConnections(Residual):
 
     @staticmethod
     def parameters_per_sublayer(width: int, *, norm: str, num_streams: int = 4) -> int:
+        """Return n (n + 2)."""
         return num_streams * (num_streams + 2)
 
     def open(self, x: Tensor) -> Tensor:
-        return x.expand(self.num_streams, *x.shape)
+        """Return n copies of x."""
+        return x.expand(self.num_streams, *x.shape).contiguous()
 
     def read(self, state: Tensor, layer: int) -> Tensor:
+        """Return u = A_m^T H."""
         with full_precision(state):
             return (self.A_m[layer].t() @ state.reshape(self.num_streams, -1)).view(state.shape[1:])
 
     def step(self, state: Tensor, layer: int, branch: Branch) -> Tensor:
+        """Return A_r^T H + B^T F(N(A_m^T H))."""
         shape = state.shape
         with full_precision(state):
             # One product for [A_m | A_r]: the streams are read from memory once.
@@ -110,12 +114,15 @@ class StaticHyperConnections(Residual):
             return torch.addmm(carried, self.B[layer].t(), y).view(shape)
 
     def merge(self, state: Tensor, layer: int) -> Tensor:
+        """Return the mean of the streams."""
         return state.mean(dim=0)
 
     def close(self, state: Tensor, layer: int) -> Tensor:
+        """Return N(mean of the streams)."""
         return self.final_norm(self.merge(state, layer))
 
     def no_decay(self) -> set[str]:
+        """Return all names: decay would pull A_r = I and B = 1 towards a network without streams."""
         return {name for name, _ in self.named_parameters()}
 
     def weights(self, state: Tensor, layer: int) -> dict[str, Tensor]:
@@ -123,7 +130,7 @@ class StaticHyperConnections(Residual):
         return {"A_m": self.A_m[layer][:, 0], "A_r": self.A_r[layer], "B": self.B[layer][0]}
 
 
-class DynamicHyperConnections(Residual):
+class DynamicHyperConnections(Residual[Tensor]):
     """Streams mixed by constants plus a part that each token computes from its own streams.
 
     With the streams H_i as rows of H (n, D) and Hb = N_dyn(H), stream by stream::
@@ -206,17 +213,22 @@ class DynamicHyperConnections(Residual):
 
     @staticmethod
     def parameters_per_sublayer(width: int, *, norm: str, num_streams: int = 4, tanh: bool = True) -> int:
+        """Return the size of N_dyn + D (n + 2) + n (n + 2) + 2."""
         return norm_parameters(norm, width) + (width + num_streams) * (num_streams + 2) + 2
 
     def open(self, x: Tensor) -> Tensor:
-        return x.unsqueeze(-2).expand(*x.shape[:-1], self.num_streams, x.shape[-1])
+        """Return n copies of x."""
+        # Contiguous, because a batched product of an expanded tensor runs token by token.
+        return x.unsqueeze(-2).expand(*x.shape[:-1], self.num_streams, x.shape[-1]).contiguous()
 
     def read(self, state: Tensor, layer: int) -> Tensor:
+        """Return u = A_m(H)^T H."""
         with full_precision(state):
             width_connection, _ = self._coefficients(state, layer)
             return (width_connection[..., :1].mT @ state).squeeze(-2)
 
     def step(self, state: Tensor, layer: int, branch: Branch) -> Tensor:
+        """Return A_r(H)^T H + B(H)^T F(N(A_m(H)^T H))."""
         with full_precision(state):
             width_connection, depth_connection = self._coefficients(state, layer)
             u, carried = (width_connection.mT @ state).split([1, self.num_streams], dim=-2)
@@ -224,16 +236,19 @@ class DynamicHyperConnections(Residual):
         return torch.addcmul(carried, depth_connection, y.to(carried.dtype).unsqueeze(-2))
 
     def merge(self, state: Tensor, layer: int) -> Tensor:
+        """Return the mean of the streams."""
         return state.mean(dim=-2)
 
     def close(self, state: Tensor, layer: int) -> Tensor:
+        """Return N(mean of the streams)."""
         return self.final_norm(self.merge(state, layer))
 
     def no_decay(self) -> set[str]:
+        """Return all names but those of W: only the dynamic part may be decayed."""
         return {name for name, _ in self.named_parameters() if not name.startswith("W.")}
 
     def weights(self, state: Tensor, layer: int) -> dict[str, Tensor]:
-        """Return A_m (B, T, n), A_r (B, T, n, n) [source, destination] and B (B, T, n), static part included."""
+        """Return A_m(H) (B, T, n), A_r(H) (B, T, n, n) [source, destination] and B(H) (B, T, n)."""
         with full_precision(state):
             width_connection, depth_connection = self._coefficients(state, layer)
         return {
@@ -262,4 +277,6 @@ def _home_stream(layer: int, num_streams: int) -> Tensor:
 
 def _check_num_streams(num_streams: int) -> None:
     if not isinstance(num_streams, int) or isinstance(num_streams, bool) or num_streams < 1:
-        raise ValueError(f"num_streams must be a whole number of at least 1; got {num_streams!r}. Usual: 2, 4, 8.")
+        raise ValueError(
+            f"num_streams must be a whole number of at least 1; got {num_streams!r}. Usual are 2, 4 and 8."
+        )

@@ -11,7 +11,7 @@ from fints.residual.base import Branch, Residual, check_sizes, make_norm
 __all__ = ["PostNorm", "PreNorm"]
 
 
-class PreNorm(Residual):
+class PreNorm(Residual[Tensor]):
     """Norm on the branch's input, none on the trunk.
 
     ::
@@ -61,28 +61,35 @@ class PreNorm(Residual):
 
     @staticmethod
     def parameters_per_sublayer(width: int, *, norm: str) -> int:
+        """Return 0."""
         return 0
 
     def open(self, x: Tensor) -> Tensor:
+        """Return x."""
         return x
 
     def read(self, state: Tensor, layer: int) -> Tensor:
+        """Return h."""
         return state
 
     def step(self, state: Tensor, layer: int, branch: Branch) -> Tensor:
+        """Return h + F(N(h))."""
         return state + branch(self.norms[layer](state))
 
     def merge(self, state: Tensor, layer: int) -> Tensor:
+        """Return h."""
         return state
 
     def close(self, state: Tensor, layer: int) -> Tensor:
+        """Return N(h)."""
         return self.final_norm(state)
 
     def no_decay(self) -> set[str]:
+        """Return all names: they are gains and biases of norms."""
         return {name for name, _ in self.named_parameters()}
 
 
-class PostNorm(Residual):
+class PostNorm(Residual[Tensor]):
     """Norm on the trunk, after each addition.
 
     ::
@@ -131,22 +138,29 @@ class PostNorm(Residual):
 
     @staticmethod
     def parameters_per_sublayer(width: int, *, norm: str) -> int:
+        """Return 0."""
         return 0
 
     def open(self, x: Tensor) -> Tensor:
+        """Return x."""
         return x
 
     def read(self, state: Tensor, layer: int) -> Tensor:
+        """Return h."""
         return state
 
     def step(self, state: Tensor, layer: int, branch: Branch) -> Tensor:
+        """Return N(h + F(h))."""
         return self.norms[layer](state + branch(state))
 
     def merge(self, state: Tensor, layer: int) -> Tensor:
+        """Return h."""
         return state
 
     def close(self, state: Tensor, layer: int) -> Tensor:
+        """Return h, which is normed already."""
         return state
 
     def no_decay(self) -> set[str]:
+        """Return all names: they are gains and biases of norms."""
         return {name for name, _ in self.named_parameters()}
