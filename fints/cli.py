@@ -3,25 +3,26 @@
 Studies are run by their own files (``python studies/NAME.py``); this command looks after what
 surrounds them. Everything heavy is imported inside the verb that needs it, so that ``--help``
 answers at once.
+
+Exit codes: 0 done, 1 something is wrong (a failed check), 2 the command or its input cannot be
+used, 130 interrupted. What is refused is one line on stderr.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fints import __version__
-from fints.console import call, refusing
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from fints.data import Panel
 
 __all__ = ["app", "main"]
 
@@ -37,8 +38,41 @@ app.add_typer(data, name="data", help="List, show or check data.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command on `arguments` (default: those of the process) and return its exit code."""
-    return call(app, "fints", arguments)
+    """Run the command on `arguments` (default: those of the process) and return its exit code.
+
+    Without arguments it prints its help.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    try:
+        result = app(args=arguments, prog_name="fints", standalone_mode=False)
+    except typer.TyperException as error:
+        line = " ".join(error.format_message().split())
+        if not isinstance(error, Refusal):
+            # A usage error knows the verb it stands at; typer's base class does not declare it.
+            context = getattr(error, "ctx", None)
+            verb = context.command_path if context is not None else "fints"
+            line = f"{line}{'' if line.endswith(('.', '?')) else '.'} Try: {verb} --help"
+        print(f"error: {line}", file=sys.stderr)
+        return error.exit_code
+    return result if isinstance(result, int) else 0
+
+
+class Refusal(typer.TyperException):
+    """What was given cannot be used: exit code 2 and one line that says why."""
+
+    exit_code = 2
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn what the packages raise for a caller into a `Refusal`; a bug elsewhere keeps its traceback."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        raise Refusal(f"{error.strerror}: {error.filename}" if named else str(error)) from error
+    except ValueError as error:
+        raise Refusal(str(error)) from error
 
 
 def _version(wanted: bool) -> None:
@@ -83,50 +117,65 @@ def data_list(as_json: AsJson = False) -> None:
     """List the bundled datasets and those of your own folder."""
     from fints.data import datasets
 
-    with refusing():
+    with _refusing():
         cards = datasets()
     if as_json:
-        _print_json([_card_fields(card) for card in cards])
+        _print_json([card.to_dict() for card in cards])
         return
     rows = [
-        (card.name, str(len(card.assets)), f"{card.rows:,}", _span(card.span), card.title) for card in cards
+        (card.name, str(card.assets), f"{card.rows:,}", str(card.span[0]), str(card.span[1]), card.title)
+        for card in cards
     ]
-    _print_table(["name", "assets", "rows", "span", "title"], rows, right=("assets", "rows"))
+    _print_table(["name", "assets", "rows", "from", "to", "title"], rows, right=("assets", "rows"))
 
 
 @data.command("show")
 def data_show(
-    name: Annotated[str, typer.Argument(help="A name of `fints data list`.")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help="A name of `fints data list`.", show_default=False)],
+    as_json: AsJson = False,
 ) -> None:
-    """Show a dataset's card: origin, licence, span, known faults, checksum."""
+    """Show a dataset's card: origin, licence, span, faults."""
     from fints.data import card
 
-    with refusing():
-        fields = _card_fields(card(name))
+    with _refusing():
+        found = card(name)
     if as_json:
-        _print_json(fields)
+        _print_json(found.to_dict() | {"path": str(found.path)})
         return
-    _print_fields(fields)
+    fields = found.to_dict() | {"rows": f"{found.rows:,}", "span": f"{found.span[0]} to {found.span[1]}"}
+    fields["sealed_from"] = (
+        f"{found.sealed_from}: no study reads further" if found.sealed_from else "nothing sealed"
+    )
+    _print_fields(fields | {"path": str(found.path)})
 
 
 @data.command("check")
 def data_check(
-    file: Annotated[Path, typer.Argument(help="A CSV or parquet file, long or wide.")],
+    file: Annotated[Path, typer.Argument(help="A CSV or parquet file, long or wide.", show_default=False)],
     layout: Annotated[str, typer.Option(help="How the file is laid out: auto, long or wide.")] = "auto",
     price: Annotated[str, typer.Option(help="The column that holds the price.")] = "close",
     as_json: AsJson = False,
 ) -> None:
-    """Check that a file is a panel fints can use, and say what is in it."""
-    from fints.data import read
+    """Check a file of yours; exit code 2 if it is no panel."""
+    from fints.data import check
 
-    with refusing():
-        panel = read(file, layout=layout, price=price)
-    fields = _panel_fields(panel)
+    with _refusing():
+        report = check(file, layout=layout, price=price)
     if as_json:
-        _print_json(fields)
-        return
+        _print_json(report.to_dict())
+        raise typer.Exit(0 if report.ok else 2)
+    errors = [finding.message for finding in report.findings if finding.level == "error"]
+    if errors:
+        # The first error is the line on stderr; the others are read above it.
+        for message in errors[1:]:
+            print(f"also: {message}")
+        raise Refusal(errors[0])
+    fields = {"file": report.subject, "read as": report.recognised, **report.summary}
+    fields |= {"rows": f"{report.summary['rows']:,}", "prices": f"{report.summary['prices']:,}"}
     _print_fields(fields)
-    print(f"{file} is a panel that fints can use.")
+    for finding in report.findings:
+        _print_wrapped(f"{finding.level}: {finding.message}")
+    print("This file is a panel that fints can use.")
 
 
 @app.command()
@@ -165,53 +214,9 @@ def ui(
     from fints.data import home
     from fints.ui import serve, store
 
-    with refusing():
+    with _refusing():
         code = serve(store(root if root is not None else home()), port)
     raise typer.Exit(code)
-
-
-def _card_fields(card: Any) -> dict[str, Any]:
-    import dataclasses
-
-    return {
-        name: _plain(value)
-        for name, value in ((f.name, getattr(card, f.name)) for f in dataclasses.fields(card))
-    }
-
-
-def _panel_fields(panel: Panel) -> dict[str, Any]:
-    import polars as pl
-
-    frame = panel.frame
-    by_asset = frame.group_by("asset").agg(
-        pl.col(panel.price).is_null().all().alias("empty"), pl.col(panel.price).n_unique().alias("prices")
-    )
-    empty = by_asset.filter(pl.col("empty"))["asset"].sort().to_list()
-    constant = by_asset.filter(~pl.col("empty") & (pl.col("prices") == 1))["asset"].sort().to_list()
-    numbers = [panel.price, *panel.feature_columns]
-    missing = {name: frame[name].null_count() / frame.height for name in numbers}
-    fields: dict[str, Any] = {
-        "rows": frame.height,
-        "assets": len(panel.assets),
-        "span": [str(panel.dates[0]), str(panel.dates[-1])],
-        "dates": len(panel.dates),
-        "columns": numbers,
-        "missing_share": missing,
-        "assets_without_a_price": empty,
-        "assets_with_one_constant_price": constant,
-        "checksum": panel.checksum,
-    }
-    return fields
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _span(span: Any) -> str:
-    return " to ".join(str(end) for end in span) if isinstance(span, list | tuple) else str(span)
 
 
 def _print_json(value: Any) -> None:
@@ -238,24 +243,20 @@ def _print_table(columns: list[str], rows: list[tuple[str, ...]], right: tuple[s
 
 
 def _print_fields(fields: dict[str, Any]) -> None:
-    """Print one field a line, lists as indented lines when they are sentences."""
-    rows = []
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            text = ", ".join(f"{key} {share:.2%}" for key, share in value.items())
-        elif isinstance(value, list):
-            text = ("\n" if any(" " in str(item) for item in value) else ", ").join(map(str, value)) or "none"
-        elif isinstance(value, bool) or not isinstance(value, int):
-            text = str(value)
-        else:
-            text = f"{value:,}"
-        rows.append((name.replace("_", " "), text))
+    """Print one field a line; a list of sentences has one sentence a line."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(Text(name, style="bold"), Text(text))
+    for name, value in fields.items():
+        text = "\n".join(f"- {item}" for item in value) if isinstance(value, list) else str(value)
+        table.add_row(Text(name.replace("_", " "), style="bold"), Text(text))
     _console().print(table)
+
+
+def _print_wrapped(text: str) -> None:
+    from rich.text import Text
+
+    _console().print(Text(text))

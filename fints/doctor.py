@@ -41,6 +41,7 @@ class Check:
 
 def examine(home: Path) -> list[Check]:
     """Return every check of this machine, with stores and datasets looked for under `home`."""
+    home = home.resolve()
     return [*_interpreter(), *_versions(), *_torch(), *_machine(), *_home(home), *_stores(home)]
 
 

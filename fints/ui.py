@@ -39,7 +39,7 @@ def store(root: Path) -> Path:
     ValueError
         If there is none, or the file is not an MLflow store.
     """
-    path = root / "mlflow.db"
+    path = root.expanduser().resolve() / "mlflow.db"
     if not path.is_file():
         raise ValueError(
             f"no MLflow store in {root}: it is made by the first study that runs there. "

@@ -34,10 +34,8 @@ MAY_IMPORT = {
         "diagnostics",
         "forecaster",
     },
-    "console": set(),
     "study": {
         "config",
-        "console",
         "data",
         "residual",
         "model",
@@ -49,7 +47,7 @@ MAY_IMPORT = {
     },
     "doctor": set(),
     "ui": {"study"},
-    "cli": {"console", "data", "doctor", "residual", "ui"},
+    "cli": {"data", "doctor", "residual", "ui"},
     "__main__": {"cli"},
 }
 TORCH_ALONE = {"residual", "model", "training"}
@@ -178,7 +176,7 @@ def test_mlflow_is_imported_in_two_files_only_and_there_lazily() -> None:
     assert at_once == []
 
 
-@pytest.mark.parametrize("name", ["study", "cli", "console", "doctor", "ui"])
+@pytest.mark.parametrize("name", ["study", "cli", "doctor", "ui"])
 def test_the_command_line_loads_nothing_heavy_before_it_is_needed(name: str) -> None:
     files = (
         [PACKAGE / "study" / "__init__.py", PACKAGE / "study" / "design.py"]

@@ -106,7 +106,6 @@ def test_every_package_and_file_of_fints_has_a_line_in_the_tree_or_serves_the_co
         "__main__.py",
         "__pycache__",
         "_datasets",
-        "console.py",
         "doctor.py",
         "py.typed",
         "ui.py",

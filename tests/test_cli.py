@@ -1,0 +1,215 @@
+"""The fints command: what it prints, where it prints it, how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fints
+from fints.cli import main
+from fints.data import datasets
+from fints.doctor import Check, examine
+from fints.residual import RESIDUALS
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command in this process, 80 columns wide, and return its code, stdout and stderr."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def long_csv(path: Path, rows: list[str]) -> Path:
+    path.write_text("date,asset,close\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+REFUSED = [
+    ["--nope"],
+    ["nope"],
+    ["data"],
+    ["data", "lst"],
+    ["data", "list", "--jsn"],
+    ["data", "show"],
+    ["data", "show", "sp500-21"],
+    ["data", "show", "sp500-20", "more"],
+    ["data", "check"],
+    ["data", "check", "absent.csv"],
+    ["data", "check", ".", "--layout", "long"],
+    ["ui", "--port", "five"],
+    ["ui", "--port", "70000"],
+    ["ui", "--root", "absent"],
+    ["ui"],
+]
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_what_cannot_be_used_is_refused_in_one_line_with_code_two(run: Run, words: list[str]) -> None:
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert re.fullmatch(r"error: [^\n]+\n", err)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data", "show", "sp500-21"], "Did you mean 'sp500-20'?"),
+        (["data", "shw"], "Did you mean 'show'? Try: fints data --help"),
+        (["data", "check", "absent.csv"], "absent.csv"),
+        (["ui"], "no MLflow store"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_refusal_says_what_was_meant_or_what_to_do(run: Run, words: list[str], said: str) -> None:
+    assert said in run(*words)[2]
+
+
+def test_no_arguments_print_the_help(run: Run) -> None:
+    assert run() == run("--help")
+    assert run()[0] == 0
+
+
+def test_the_version_is_that_of_the_package(run: Run) -> None:
+    assert run("--version") == (0, f"fints {fints.__version__}\n", "")
+
+
+def test_data_list_and_show_print_the_cards(run: Run) -> None:
+    cards = {card.name: card for card in datasets()}
+    code, out, err = run("data", "list")
+    assert (code, err) == (0, "")
+    assert all(name in out for name in cards)
+    listed = json.loads(run("data", "list", "--json")[1])
+    assert [card["name"] for card in listed] == list(cards)
+
+    shown = json.loads(run("data", "show", "sp500-20", "--json")[1])
+    assert shown["checksum"] == cards["sp500-20"].checksum
+    text = run("data", "show", "sp500-20")[1]
+    assert cards["sp500-20"].checksum in text
+    assert "grants" in text
+    assert "Survivorship" in text
+
+
+def test_a_good_file_is_described_with_what_looks_odd(run: Run, tmp_path: Path) -> None:
+    days = ["2024-01-02", "2024-01-03", "2024-01-04"]
+    file = long_csv(tmp_path / "still.csv", [f"{day},{asset},5.0" for day in days for asset in "AB"])
+    code, out, err = run("data", "check", file)
+    assert (code, err) == (0, "")
+    assert "a panel that fints can use" in out
+    assert "never changes" in " ".join(out.split())
+    report = json.loads(run("data", "check", file, "--json")[1])
+    assert report["ok"] is True
+    assert report["summary"]["rows"] == 6
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [["2024-01-02,A,-1"], ["2024-01-02,A,1", "2024-01-02,A,2"], ["2024-13-02,A,1"], []],
+    ids=["negative price", "twice the same key", "no date", "no rows"],
+)
+def test_a_bad_file_is_refused_in_one_line_and_as_json(run: Run, tmp_path: Path, rows: list[str]) -> None:
+    file = long_csv(tmp_path / "bad.csv", rows)
+    code, _, err = run("data", "check", file)
+    assert code == 2
+    assert re.fullmatch(r"error: [^\n]*bad\.csv[^\n]+\n", err)
+    code, out, err = run("data", "check", file, "--json")
+    assert (code, err) == (2, "")
+    assert json.loads(out)["ok"] is False
+
+
+def test_schemes_prints_every_scheme_as_its_class_states_it(run: Run) -> None:
+    out = run("schemes")[1]
+    rows = json.loads(run("schemes", "--json")[1])["schemes"]
+    assert [row["name"] for row in rows] == list(RESIDUALS)
+    for row in rows:
+        scheme = RESIDUALS[row["name"]]
+        assert row["parameters_per_sublayer"] == scheme.parameters_per_sublayer(64, norm="layer_norm")
+        assert f"\n  {scheme.equation}\n" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["data", "--help"],
+        ["ui", "--help"],
+        ["data", "list"],
+        ["data", "show", "sp500-20"],
+        ["schemes"],
+        ["doctor"],
+    ],
+    ids=" ".join,
+)
+def test_pages_keep_to_eighty_columns(run: Run, words: list[str]) -> None:
+    out = run(*words)[1]
+    assert out
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+def test_doctor_finds_this_environment_fit(run: Run) -> None:
+    code, out, _ = run("doctor")
+    checks = json.loads(run("doctor", "--json")[1])
+    wrong = [check for check in checks["checks"] if check["state"] == "wrong"]
+    assert wrong == []
+    assert code == 0
+    assert checks["ok"] is True
+    assert "Everything fints needs is here." in out
+    assert {"python", "torch build", "results folder", "disk"} <= {
+        check["name"] for check in checks["checks"]
+    }
+
+
+def test_doctor_ends_with_one_and_a_remedy_when_a_store_is_broken(run: Run, home_of_its_own: Path) -> None:
+    (home_of_its_own / "mlflow.db").write_bytes(b"this is no database" * 100)
+    code, out, _ = run("doctor")
+    assert code == 1
+    assert "store mlflow.db: move the file away" in " ".join(out.split())
+
+
+def test_doctor_refuses_a_home_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("not a folder")
+    (check,) = [check for check in examine(tmp_path / "home") if check.name == "results folder"]
+    assert check.state == "wrong"
+    assert "FINTS_HOME" in check.remedy
+
+
+def test_doctor_names_a_version_outside_its_range(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import importlib.metadata
+
+    installed = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "requires", lambda _: ["polars>=900", "absent_package>=1", "rich"]
+    )
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    found = {check.name: check for check in examine(tmp_path)}
+    assert found["polars"].state == "wrong"
+    assert found["polars"].remedy == "pip install 'polars>=900'"
+    assert found["absent_package"] == Check(
+        name="absent_package", found="not installed", state="wrong", remedy="pip install 'absent_package>=1'"
+    )
+    assert found["rich"].state == "ok"
+
+
+def test_help_answers_in_under_half_a_second() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "fints", "--help"], check=True, capture_output=True)
+        return time.perf_counter() - start
+
+    # The fastest of five: what the command costs, not what else the machine was doing.
+    assert min(seconds() for _ in range(5)) < 0.5
