@@ -1,0 +1,128 @@
+"""The tables of a study, made from its finished fits: sorted, whole, the same whoever ran them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fints.study.fits import Cell, read_result
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["arm_rows", "assemble", "mean_profile"]
+
+KEYS = ("arm", "role", "fold", "seed")
+
+
+def assemble(folder: Path, cells: Sequence[Cell]) -> None:
+    """Write forecasts, profiles, fits and timing of `cells` as parquet under `folder`.
+
+    `timing.parquet` alone differs between two runs of the same study.
+    """
+    import polars as pl
+
+    ordered = sorted(
+        cells, key=lambda cell: (cell.arm, cell.role, cell.fold, cell.seed, str(cell.point), cell.key)
+    )
+    final = [cell for cell in ordered if cell.role == "final"]
+    forecasts = _stack(folder, final, "forecasts.parquet")
+    if forecasts is not None:
+        _write(forecasts.sort("arm", "fold", "seed", "date", "asset"), folder / "forecasts.parquet")
+    baselines = _stack(folder, [cell for cell in ordered if cell.role == "baseline"], "forecasts.parquet")
+    if baselines is not None:
+        _write(
+            baselines.drop("arm", "seed").sort("baseline", "fold", "date", "asset"),
+            folder / "baselines.parquet",
+        )
+    fits = [cell for cell in ordered if cell.role != "baseline"]
+    profiles = _stack(folder, final, "profile.parquet")
+    if profiles is not None:
+        order = [name for name in ("arm", "fold", "seed", "step", "layer") if name in profiles.columns]
+        _write(profiles.sort(order, maintain_order=True), folder / "profiles.parquet")
+    history = _stack(folder, final, "history.parquet")
+    if history is not None:
+        _write(history.sort("arm", "fold", "seed", "step", maintain_order=True), folder / "history.parquet")
+    rows = [_fit_row(cell, read_result(folder / "fits" / cell.key)) for cell in fits]
+    _write(pl.DataFrame(rows, infer_schema_length=None), folder / "fits.parquet")
+    times = [_time_row(cell, folder / "fits" / cell.key) for cell in ordered]
+    _write(pl.DataFrame(times, infer_schema_length=None), folder / "timing.parquet")
+
+
+def arm_rows(fits: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Return result.json of each cell with its test "metrics" and "seconds" beside."""
+    rows = []
+    for cell in cells:
+        folder = fits / cell.key
+        row = read_result(folder)
+        row["metrics"] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        row["seconds"] = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["seconds"]
+        rows.append(row)
+    return rows
+
+
+def mean_profile(fits: Path, cells: Sequence[Cell]) -> dict[str, list[tuple[int, float]]]:
+    """Return each number of the last profile by sublayer, averaged over the final fits that have it."""
+    import polars as pl
+    import polars.selectors as cs
+
+    frames = []
+    for cell in cells:
+        path = fits / cell.key / "profile.parquet"
+        if cell.role == "final" and path.is_file():
+            frame = pl.read_parquet(path)
+            frames.append(
+                frame.filter(pl.col("step") == pl.col("step").max()) if "step" in frame.columns else frame
+            )
+    if not frames:
+        return {}
+    together = pl.concat(frames, how="diagonal_relaxed")
+    means = together.group_by("layer").agg((cs.numeric() - cs.by_name("layer")).mean()).sort("layer")
+    return {
+        column: [
+            (int(layer), float(value))
+            for layer, value in zip(means["layer"], means[column], strict=True)
+            if value is not None
+        ]
+        for column in means.columns
+        if column != "layer"
+    }
+
+
+def _stack(folder: Path, cells: Sequence[Cell], name: str) -> pl.DataFrame | None:
+    import polars as pl
+
+    frames = []
+    for cell in cells:
+        path = folder / "fits" / cell.key / name
+        if path.is_file():
+            key = [pl.lit(cell.arm).alias("arm"), pl.lit(cell.fold, pl.Int64).alias("fold")]
+            key.append(pl.lit(cell.seed, pl.Int64).alias("seed"))
+            frames.append(pl.read_parquet(path).select(*key, pl.all()))
+    return pl.concat(frames, how="diagonal_relaxed") if frames else None
+
+
+def _fit_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
+    point = {name.rsplit(".", 1)[-1]: value for name, value in cell.point.items()}
+    told = ("outcome", "reason", "validation_loss", "best_step", "steps", "parameters")
+    return {
+        **{name: getattr(cell, name) for name in KEYS},
+        **point,
+        **{name: result[name] for name in told},
+        "key": cell.key,
+    }
+
+
+def _time_row(cell: Cell, folder: Path) -> dict[str, Any]:
+    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+    return {**{name: getattr(cell, name) for name in KEYS}, "key": cell.key, **timing}
+
+
+def _write(frame: pl.DataFrame, path: Path) -> None:
+    fresh = path.with_name(f".{path.name}-{os.getpid()}")
+    # One row group, so that the bytes depend on the rows alone.
+    frame.write_parquet(fresh, compression="zstd", row_group_size=max(len(frame), 1))
+    os.replace(fresh, path)

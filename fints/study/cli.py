@@ -1,0 +1,311 @@
+"""The verbs of a study file: ``python studies/NAME.py plan | run | report``.
+
+Exit codes: 0 done, 1 fits failed or a check did not hold, 2 wrong use, 130 Ctrl-C, 143 SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fints.study.design import Study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fints.study.plan import Plan
+    from fints.study.store import StudyFolder
+
+__all__ = ["main"]
+
+DEFAULT_PRESET = "quick"
+
+
+def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | None = None) -> NoReturn:
+    """Read the command line, do what it says, and exit.
+
+    Parameters
+    ----------
+    study : Study
+        Declared by the calling file, which names and documents it.
+    argv : sequence of str, optional
+        Arguments; those of the process if not given.
+    file : path, optional
+        The study's file; that of the caller if not given.
+    """
+    caller = sys._getframe(1).f_globals
+    path = Path(file or caller["__file__"]).resolve()
+    docstring = str(caller.get("__doc__") or "") if file is None else _docstring(path)
+    arguments = _parser(path, study).parse_args(argv)
+    try:
+        code = _VERBS[arguments.verb](study, path, docstring, arguments)
+    except ValueError as error:
+        _fail(str(error), 2)
+    except RuntimeError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("stopped.", 130)
+    sys.exit(code)
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _fail(f"{message} (--help shows what there is)", 2)
+
+
+def _parser(path: Path, study: Study) -> argparse.ArgumentParser:
+    name = _shown(path)
+    parser = _OneLineParser(
+        prog=f"python {name}",
+        description=study.title,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        epilog=f"""\
+examples:
+  python {name} plan --preset quick
+  python {name} run --preset smoke
+  python {name} run --preset quick --workers 2
+  python {name} run --data prices.csv --set training.steps=500
+  python {name} report --preset quick
+""",
+    )
+    verbs = parser.add_subparsers(
+        dest="verb", required=True, metavar="{plan,run,report}", parser_class=_OneLineParser
+    )
+    plan = verbs.add_parser("plan", help="show arms, fits, cost and power; run nothing", allow_abbrev=False)
+    run = verbs.add_parser(
+        "run", help="tune, fit, evaluate and report; resumes by itself", allow_abbrev=False
+    )
+    report = verbs.add_parser(
+        "report", help="rebuild the report from stored fits; train nothing", allow_abbrev=False
+    )
+    for verb in (plan, run, report):
+        verb.add_argument(
+            "--preset",
+            default=_default_preset(study),
+            metavar="|".join(study.presets),
+            help="size (%(default)s)",
+        )
+        verb.add_argument("--data", metavar="NAME", help="dataset name, or path of a CSV or parquet panel")
+        verb.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="FIELD=VALUE",
+            help="change a field, e.g. model.width=64",
+        )
+        verb.add_argument(
+            "--root", metavar="DIR", help="where results live (FINTS_HOME, else the user's data folder)"
+        )
+    for verb in (plan, run):
+        verb.add_argument(
+            "--workers",
+            type=_workers,
+            default=_usable_cores(),
+            metavar="N",
+            help="fits at a time (%(default)s)",
+        )
+    plan.add_argument(
+        "--check", action="store_true", help="train the budget on a planted signal and show how much it finds"
+    )
+    run.add_argument("--storage", metavar="URL", help="database of the queue (SQLite in the study's folder)")
+    run.add_argument("--tracking-uri", metavar="URI", help="MLflow server or store (SQLite under the root)")
+    return parser
+
+
+def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    from fints.study.overview import plan_lines
+
+    plan, folder = _resolve(study, path, docstring, arguments)
+    console = _console()
+    for line in plan_lines(plan, folder, workers=arguments.workers, commit=_commit(path)):
+        console.print(line, highlight=False, markup=False)
+    if not arguments.check:
+        return 0
+    from fints.study.check import share_of_oracle
+
+    console.print("\ncheck: Pre-Norm, depth 2, planted linear signal at R2 20 %", highlight=False)
+    share, passed = share_of_oracle(plan, lambda line: console.print(line, highlight=False, markup=False))
+    verdict = "enough" if passed else "too little: give more steps"
+    console.print(f"share of oracle {share:.2f}, at least 0.50 wanted: {verdict}", highlight=False)
+    return 0 if passed else 1
+
+
+def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    plan, folder = _resolve(study, path, docstring, arguments)
+    console = _console()
+    commit = _commit(path)
+    if commit is None:
+        console.print("not a git checkout: the results will name no commit", highlight=False)
+    elif plan.preset != "smoke" and _dirty(path):
+        raise ValueError(
+            f"{_shown(path)} has changes that are not committed; commit them, or use --preset smoke."
+        )
+    from fints.study.estimates import study_seconds
+    from fints.study.overview import finished_lines
+    from fints.study.progress import Report
+    from fints.study.runner import run
+
+    total = sum(plan.num_fits().values())
+    console.print(f"{plan.name}, preset {plan.preset}: {total} fits, results in", highlight=False)
+    console.print(str(folder.path), highlight=False, soft_wrap=True)
+    command = _command(path, arguments)
+    with Report(
+        console, total=total, work=study_seconds(plan, workers=1), workers=arguments.workers
+    ) as report:
+        outcome = run(
+            plan,
+            folder,
+            report,
+            workers=arguments.workers,
+            storage=arguments.storage,
+            tracking_uri=arguments.tracking_uri,
+            commit=commit,
+            command=command,
+        )
+    if outcome.signal:
+        name = signal.Signals(outcome.signal).name
+        console.print(
+            f"stopped by {name}: {outcome.finished} of {outcome.total} fits are kept. To go on:",
+            highlight=False,
+        )
+        console.print(command, highlight=False, soft_wrap=True)
+        return 128 + outcome.signal
+    if outcome.failures:
+        for failure in outcome.failures:
+            console.print(f"failed for good: {failure}", highlight=False, markup=False)
+        console.print(f"what the workers printed is in {folder.logs}", highlight=False, soft_wrap=True)
+        return 1
+    page = _write_report(folder, commit=commit, command=command)
+    for line in finished_lines(plan, folder, outcome, page, tracking_uri=arguments.tracking_uri):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    _, folder = _resolve(study, path, docstring, arguments)
+    if not (folder.path / "fits.parquet").is_file():
+        raise ValueError(
+            f"nothing has been finished in {folder.path}; first: {_command(path, arguments, verb='run')}"
+        )
+    last = (folder.path / "runs.jsonl").read_text(encoding="utf-8").splitlines()[-1]
+    recorded = json.loads(last)
+    page = _write_report(folder, commit=recorded["commit"], command=recorded["command"])
+    _console().print(f"report: {page}", highlight=False, soft_wrap=True)
+    return 0
+
+
+_VERBS = {"plan": _plan, "run": _run, "report": _report}
+
+
+def _resolve(
+    study: Study, path: Path, docstring: str, arguments: argparse.Namespace
+) -> tuple[Plan, StudyFolder]:
+    from fints.data import home
+    from fints.study.plan import make_plan
+    from fints.study.store import StudyFolder
+
+    plan = make_plan(
+        study,
+        name=path.stem,
+        docstring=docstring,
+        preset=arguments.preset,
+        data=arguments.data,
+        changes=_changes(arguments.set),
+    )
+    root = Path(arguments.root).expanduser() if arguments.root else home()
+    return plan, StudyFolder(root.resolve(), plan.name, plan.label)
+
+
+def _write_report(folder: StudyFolder, *, commit: str | None, command: str) -> Path:
+    from fints.study.analysis import analyse
+    from fints.study.report import write_report
+
+    spec = json.loads((folder.path / "study.json").read_text(encoding="utf-8"))
+    spec |= {"commit": commit, "command": command}
+    return write_report(analyse(spec, folder.path), folder.path)
+
+
+def _changes(entries: Sequence[str]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set needs FIELD=VALUE, e.g. training.steps=500; got {entry!r}.")
+        try:
+            changes[name] = json.loads(text)
+        except ValueError:
+            changes[name] = text
+    return changes
+
+
+def _command(path: Path, arguments: argparse.Namespace, verb: str = "run") -> str:
+    """Return the command that gives these results; what changes no number is left out."""
+    parts = [f"python {_shown(path)} {verb} --preset {arguments.preset}"]
+    parts += [f"--data {arguments.data}"] if arguments.data else []
+    parts += [f"--set {entry}" for entry in arguments.set]
+    return " ".join(parts)
+
+
+def _commit(path: Path) -> str | None:
+    return _git(path, "rev-parse", "--short=12", "HEAD")
+
+
+def _dirty(path: Path) -> bool:
+    return bool(_git(path, "status", "--porcelain", "--", path.name))
+
+
+def _git(path: Path, *words: str) -> str | None:
+    try:
+        told = subprocess.run(
+            ["git", *words], cwd=path.parent, capture_output=True, text=True, check=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip()
+
+
+def _docstring(path: Path) -> str:
+    import ast
+
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
+
+
+def _default_preset(study: Study) -> str:
+    return DEFAULT_PRESET if DEFAULT_PRESET in study.presets else next(iter(study.presets))
+
+
+def _workers(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 256; got {text!r}")
+    return int(text)
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _shown(path: Path) -> str:
+    here = Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # Where there is no terminal, a line stays a line.
+    return Console() if sys.stdout.isatty() else Console(width=80)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(code)

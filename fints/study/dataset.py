@@ -1,0 +1,63 @@
+"""The panel a study may see: the named dataset up to its seal."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fints.data import Card, Panel
+
+__all__ = ["Dataset", "open_dataset"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A panel without its sealed dates, with the checksum of the whole.
+
+    `until` is the first sealed date, None where nothing is sealed or the study opens the seal.
+    """
+
+    reference: str
+    name: str
+    panel: Panel
+    checksum: str
+    until: date | None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the dataset's card, or what is known of a panel without one, JSON-able."""
+        known: dict[str, Any] = {"name": self.name, "checksum": self.checksum, "reference": self.reference}
+        found = _card(self.reference)
+        return {**known, **found.to_dict(), "checksum": self.checksum} if found is not None else known
+
+
+def open_dataset(reference: str, *, opens_seal: bool) -> Dataset:
+    """Load a dataset by name or path and drop every row from its seal on.
+
+    Raises
+    ------
+    ValueError
+        If the dataset is unknown or nothing of it lies before the seal.
+    """
+    from fints.data import load
+
+    whole = load(reference)
+    found = _card(reference)
+    until = None if opens_seal or found is None else found.sealed_from
+    panel = whole
+    if until is not None:
+        if until <= whole.dates[0]:
+            raise ValueError(
+                f"every date of dataset {reference!r} is sealed from {until} on; nothing is left to fit."
+            )
+        panel = whole[: until - timedelta(days=1)]
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", whole.name).strip("._-") or "panel"
+    return Dataset(reference=reference, name=name, panel=panel, checksum=whole.checksum, until=until)
+
+
+def _card(reference: str) -> Card | None:
+    from fints.data import card, datasets
+
+    return card(reference) if reference in {entry.name for entry in datasets()} else None

@@ -1,0 +1,300 @@
+"""What a study asks, as values: factors, folds, tuning, seeds, contrasts, presets.
+
+A study file declares one `Study`; every changed field is checked when it is declared, so a
+misspelt field fails before anything runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fints.config import Experiment, override
+
+if TYPE_CHECKING:
+    from fints.evaluation.walk_forward import WalkForward
+
+__all__ = ["Arm", "Contrast", "Preset", "Study", "Tuning"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+]*")
+OUTCOMES = ("r2_zero", "r2_mean", "ic", "rank_ic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """The design points that every arm tries, judged by validation loss alone.
+
+    Parameters
+    ----------
+    space : mapping
+        Dotted field of the experiment to the values tried; the points are their product, in order.
+    folds : int
+        Tuning uses the first `folds` folds.
+    seeds : tuple of int
+        Seeds of the tuning fits; the final fits use others.
+    """
+
+    space: Mapping[str, Sequence[Any]]
+    folds: int = 1
+    seeds: tuple[int, ...] = (1000,)
+
+    def __post_init__(self) -> None:
+        if not self.space or any(len(values) == 0 for values in self.space.values()):
+            raise ValueError(f"tuning.space must give at least one value a field; got {dict(self.space)!r}.")
+        if self.folds < 1:
+            raise ValueError(f"tuning.folds must be at least 1; got {self.folds}.")
+        _distinct("tuning.seeds", self.seeds)
+
+    def points(self) -> list[dict[str, Any]]:
+        """Return the design points in a fixed order."""
+        names = list(self.space)
+        return [
+            dict(zip(names, values, strict=True))
+            for values in itertools.product(*(list(self.space[name]) for name in names))
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """A paired difference: level `compare[1]` of factor `compare[0]` minus its level `against`.
+
+    `within` fixes levels of other factors; factors it leaves out are averaged over.
+    """
+
+    compare: tuple[str, str]
+    against: str
+    within: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """One size of a study. What is not given is as the study says.
+
+    Parameters
+    ----------
+    changes : mapping
+        Dotted field of the base experiment to its value at this size.
+    levels : mapping
+        Factor to the levels that take part; factors left out take part whole.
+    folds, tuning, seeds : optional
+        Replacements of the study's own.
+    claim : str
+        What a report of this size may be called: "none", "exploratory" or "answer".
+    """
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    folds: WalkForward | None = None
+    tuning: Tuning | None = None
+    seeds: tuple[int, ...] | None = None
+    claim: str = "exploratory"
+
+    def __post_init__(self) -> None:
+        if self.claim not in ("none", "exploratory", "answer"):
+            raise ValueError(f'claim must be "none", "exploratory" or "answer"; got {self.claim!r}.')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One combination of levels and the experiment it stands for."""
+
+    name: str
+    levels: dict[str, str]
+    experiment: Experiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A question to the data; its name is that of the file that declares it.
+
+    Parameters
+    ----------
+    title : str
+        The question in one line.
+    base : Experiment
+        What all arms share.
+    factors : mapping
+        Factor -> level -> dotted field changes. Arms are the product of the levels.
+    folds : WalkForward
+        Splits of the dates.
+    tuning : Tuning
+        Same space and budget in every arm.
+    seeds : tuple of int
+        Seeds of the final fits, disjoint from the tuning seeds.
+    primary : Contrast
+        The one contrast that answers the question.
+    contrasts : tuple of Contrast
+        Secondary ones.
+    outcome : str
+        "r2_zero", "r2_mean", "ic" or "rank_ic", out of sample.
+    smallest_effect : float
+        Smallest difference of the outcome that would matter.
+    dataset : str
+        Name of a dataset or path of a panel.
+    presets : mapping
+        Name to size; "smoke" and "quick" are expected.
+    opens_seal : bool
+        Whether sealed dates may be read: true in one study only, run once.
+
+    Raises
+    ------
+    ValueError
+        If a field, a level or a seed cannot be used.
+    """
+
+    title: str
+    base: Experiment
+    factors: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    folds: WalkForward
+    tuning: Tuning
+    seeds: tuple[int, ...]
+    primary: Contrast
+    contrasts: tuple[Contrast, ...] = ()
+    outcome: str = "r2_zero"
+    smallest_effect: float
+    dataset: str = "sp500-20"
+    presets: Mapping[str, Preset]
+    opens_seal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise ValueError(f"outcome = {self.outcome!r} is unknown. {_nearest(self.outcome, OUTCOMES)}")
+        if not self.smallest_effect > 0:
+            raise ValueError(f"smallest_effect must be above 0; got {self.smallest_effect}.")
+        if not self.factors or any(not levels for levels in self.factors.values()):
+            raise ValueError("factors must hold at least one factor, each with at least one level.")
+        if not self.presets:
+            raise ValueError("presets must hold at least one preset, e.g. {'smoke': Preset(...)}.")
+        for factor, levels in self.factors.items():
+            for name in (factor, *levels):
+                if not _NAME.fullmatch(name):
+                    raise ValueError(
+                        f"{name!r} cannot name a factor or level; use letters, digits, '_', '.' and '+'."
+                    )
+        for contrast in (self.primary, *self.contrasts):
+            self._check_contrast(contrast)
+        for name in self.presets:
+            try:
+                self.sized(name)
+            except ValueError as error:
+                raise ValueError(f"preset {name!r}: {error}") from error
+
+    def sized(self, preset: str, changes: Mapping[str, Any] | None = None) -> Study:
+        """Return the study at the size of `preset`, with `changes` put on its base experiment.
+
+        Raises
+        ------
+        ValueError
+            If the preset is unknown or something in it cannot be used.
+        """
+        if preset not in self.presets:
+            raise ValueError(f"unknown preset {preset!r}. {_nearest(preset, self.presets)}")
+        size = self.presets[preset]
+        factors = dict(self.factors)
+        for factor, wanted in size.levels.items():
+            levels = self._levels(factor)
+            for level in wanted:
+                if level not in levels:
+                    raise ValueError(f"factor {factor!r} has no level {level!r}. {_nearest(level, levels)}")
+            factors[factor] = {level: self.factors[factor][level] for level in wanted}
+        tuning = size.tuning or self.tuning
+        seeds = self.seeds if size.seeds is None else size.seeds
+        for dotted in changes or {}:
+            owners = [
+                name for name, levels in factors.items() if any(dotted in level for level in levels.values())
+            ]
+            if owners or dotted in tuning.space:
+                owner = f"factor {owners[0]!r}" if owners else "the tuning space"
+                raise ValueError(f"{dotted} cannot be set: it is varied by {owner} of this study.")
+        sized = object.__new__(Study)
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        values |= {
+            "base": override(self.base, {**size.changes, **(changes or {})}),
+            "factors": factors,
+            "folds": size.folds or self.folds,
+            "tuning": tuning,
+            "seeds": seeds,
+            "presets": {preset: size},
+        }
+        for name, value in values.items():
+            object.__setattr__(sized, name, value)
+        sized._check_size()
+        return sized
+
+    def arms(self) -> list[Arm]:
+        """Return every combination of levels, in the order of their declaration."""
+        factors = list(self.factors)
+        arms = []
+        for levels in itertools.product(*(list(self.factors[factor]) for factor in factors)):
+            changes: dict[str, Any] = {}
+            for factor, level in zip(factors, levels, strict=True):
+                for dotted, value in self.factors[factor][level].items():
+                    if dotted in changes:
+                        raise ValueError(f"{dotted} is set by factor {factor!r} and by another factor.")
+                    changes[dotted] = value
+            name = "-".join(
+                f"{factor}_{level}" if level[0].isdigit() else level
+                for factor, level in zip(factors, levels, strict=True)
+            )
+            chosen = dict(zip(factors, levels, strict=True))
+            arms.append(Arm(name=name, levels=chosen, experiment=override(self.base, changes)))
+        return arms
+
+    def _levels(self, factor: str) -> Mapping[str, Mapping[str, Any]]:
+        if factor not in self.factors:
+            raise ValueError(f"unknown factor {factor!r}. {_nearest(factor, self.factors)}")
+        return self.factors[factor]
+
+    def _check_contrast(self, contrast: Contrast) -> None:
+        factor, level = contrast.compare
+        named = [(factor, level), (factor, contrast.against), *contrast.within.items()]
+        for factor_name, level_name in named:
+            if level_name not in self._levels(factor_name):
+                raise ValueError(
+                    f"contrast: factor {factor_name!r} has no level {level_name!r}. "
+                    f"{_nearest(level_name, self.factors[factor_name])}"
+                )
+        if level == contrast.against or factor in contrast.within:
+            raise ValueError(f"contrast {contrast} must compare two levels of a factor it does not fix.")
+
+    def _check_size(self) -> None:
+        _distinct("seeds", self.seeds)
+        shared = set(self.seeds) & set(self.tuning.seeds)
+        if shared:
+            raise ValueError(f"seeds {sorted(shared)} are tuning seeds too; final fits need fresh ones.")
+        if self.tuning.folds > self.folds.num_folds:
+            raise ValueError(f"tuning.folds = {self.tuning.folds} exceeds the {self.folds.num_folds} folds.")
+        if self.folds.purge < self.base.data.horizon:
+            raise ValueError(
+                f"folds.purge = {self.folds.purge} must be at least data.horizon = {self.base.data.horizon}, "
+                f"or training outcomes reach into the test period."
+            )
+        seen: dict[Any, str] = {}
+        for arm in self.arms():
+            for point in self.tuning.points():
+                override(arm.experiment, point)
+            for dotted in self.tuning.space:
+                if any(dotted in self.factors[factor][level] for factor, level in arm.levels.items()):
+                    raise ValueError(
+                        f"{dotted} is set by arm {arm.name} and by the tuning space; choose one."
+                    )
+            key = repr(arm.experiment)
+            if key in seen:
+                raise ValueError(f"arms {seen[key]} and {arm.name} are the same experiment; change a level.")
+            seen[key] = arm.name
+
+
+def _distinct(name: str, seeds: Sequence[int]) -> None:
+    whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
+    if not seeds or not whole or len(set(seeds)) != len(seeds):
+        raise ValueError(f"{name} must be distinct whole numbers of at least 0, one or more; got {seeds!r}.")
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return (f"Did you mean {near[0]!r}? " if near else "") + f"Choose one of {', '.join(known)}."

@@ -1,0 +1,238 @@
+"""One cell: train, forecast, write. The same function whoever runs it, and whenever."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fints.config import Experiment
+from fints.study.store import finish_folder, write_json
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from fints.data import Panel
+
+__all__ = ["Cell", "read_result", "run_cell"]
+
+# A fit that takes about this long saves its state as it goes, so that a kill costs little.
+CHECKPOINT_FROM_SECONDS = 60.0
+BASELINES = ("zero", "prevailing_mean", "ar1", "ridge")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One training: an arm at a design point on a fold with a seed.
+
+    `dates` holds first and last decision date (ISO) of "train", "validation" and "test"; a cell of
+    role "tuning" never forecasts its test dates. `experiment` has the design point put in. A cell of
+    role "baseline" trains no network: it forecasts a fold's test dates with every baseline.
+    """
+
+    key: str
+    arm: str
+    role: str
+    fold: int
+    seed: int
+    point: dict[str, Any]
+    dates: dict[str, list[str]]
+    experiment: dict[str, Any]
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `Cell(**...)` takes, JSON-able."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        """Say which cell this is in a few words."""
+        point = ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in self.point.items())
+        if self.role == "baseline":
+            return f"baselines fold {self.fold}"
+        if self.role == "tuning":
+            return f"{self.arm} tuning {point}, fold {self.fold}"
+        return f"{self.arm} final fold {self.fold} seed {self.seed}"
+
+
+def run_cell(
+    cell: Cell,
+    panel: Panel,
+    *,
+    tmp: Path,
+    fits: Path,
+    checkpoints: Path | None = None,
+    on_row: Callable[[dict[str, Any]], None] | None = None,
+) -> Path:
+    """Train one cell and write its folder; a folder that exists is returned as it is.
+
+    Parameters
+    ----------
+    cell : Cell
+        What to train.
+    panel : Panel
+        All dates the study may see.
+    tmp, fits : Path
+        Where the folder grows, and where it ends; on one file system.
+    checkpoints : Path, optional
+        Where a long fit keeps its state while it runs.
+    on_row : callable, optional
+        Receives each row of the history as it is made.
+    """
+    final = fits / cell.key
+    if final.is_dir():
+        return final
+    started, clock = datetime.now(UTC), time.perf_counter()
+    dates = {
+        name: (date.fromisoformat(first), date.fromisoformat(last))
+        for name, (first, last) in cell.dates.items()
+    }
+    fresh = tmp / f"{cell.key}-{os.getpid()}"
+    checkpoint = None
+    if checkpoints is not None and cell.seconds >= CHECKPOINT_FROM_SECONDS:
+        checkpoint = checkpoints / f"{cell.key}.pt"
+    if cell.role == "baseline":
+        told = _baselines(cell, panel, _empty(fresh))
+    else:
+        told = _train(cell, panel, dates, fresh, checkpoint=checkpoint, on_row=on_row)
+    timing = told.pop("timing")
+    identity = {name: getattr(cell, name) for name in ("key", "arm", "role", "fold", "seed", "point")}
+    write_json(fresh / "result.json", {**identity, **told})
+    write_json(
+        fresh / "timing.json",
+        {
+            "started": started.isoformat(timespec="seconds"),
+            "seconds": time.perf_counter() - clock,
+            **timing,
+            "host": platform.node(),
+        },
+    )
+    finish_folder(fresh, final)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return final
+
+
+def _train(
+    cell: Cell,
+    panel: Panel,
+    dates: Mapping[str, tuple[date, date]],
+    fresh: Path,
+    *,
+    checkpoint: Path | None,
+    on_row: Callable[[dict[str, Any]], None] | None,
+) -> dict[str, Any]:
+    """Train, and forecast the test dates if the cell is final; return what result.json says."""
+    from fints.forecaster import Forecaster
+
+    forecaster = Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed)
+    # The test dates are cut off, not only skipped: no mistake further down can read them.
+    seen = panel[: dates["test"][0] - timedelta(days=1)]
+    forecaster.fit(
+        seen, train=dates["train"], validation=dates["validation"], checkpoint=checkpoint, on_row=on_row
+    )
+    result = forecaster.result_
+    assert result is not None
+    _empty(fresh)
+    write_rows(fresh / "history.parquet", result.history)
+    write_rows(fresh / "profile.parquet", result.profiles)
+    scores: dict[str, float] = {}
+    if cell.role == "final":
+        forecasts = finite(forecaster.evaluate_frame(panel, *dates["test"]))
+        forecasts.write_parquet(fresh / "forecasts.parquet")
+        scores = _scores(forecasts)
+    write_json(fresh / "metrics.json", scores)
+    return {
+        "outcome": result.outcome,
+        "reason": result.reason,
+        "steps": result.steps,
+        "best_step": result.best_step,
+        "validation_loss": plain(result.best_validation_loss),
+        "parameters": forecaster.parameter_count_,
+        "timing": {
+            "training_seconds": result.seconds,
+            "seconds_a_step": plain(result.seconds_a_step),
+            "peak_memory": plain(result.peak_memory),
+        },
+    }
+
+
+def _baselines(cell: Cell, panel: Panel, fresh: Path) -> dict[str, Any]:
+    """Forecast a fold's test dates with every baseline on the study's features and target."""
+    import polars as pl
+
+    from fints.data import features, targets
+    from fints.evaluation import Fold, baseline_forecasts
+
+    data = Experiment.from_dict(cell.experiment).data
+    fold = Fold.from_dict({"index": cell.fold, **cell.dates})
+    labels = targets(panel, data.target, data.horizon)
+    inputs = features(panel, data.features)
+    frames = [
+        baseline_forecasts(
+            name,
+            targets=labels,
+            fold=fold,
+            features=inputs,
+            feature_names=list(data.features),
+            context=data.context,
+        ).select(pl.lit(name).alias("baseline"), pl.all())
+        for name in BASELINES
+    ]
+    pl.concat(frames, how="diagonal_relaxed").write_parquet(fresh / "forecasts.parquet")
+    return {"outcome": "finished", "reason": "", "validation_loss": 0.0, "timing": {}}
+
+
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return result.json of one fit."""
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return found
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows as parquet, numbers that are not finite as null; no rows give no file."""
+    import polars as pl
+
+    if rows:
+        finite(pl.DataFrame(rows, infer_schema_length=None)).write_parquet(path)
+
+
+def finite(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with NaN and infinity as null."""
+    import polars as pl
+    import polars.selectors as cs
+
+    floats = cs.float()
+    return frame.with_columns(pl.when(floats.is_finite()).then(floats).otherwise(None))
+
+
+def plain(value: Any) -> float | None:
+    """Return a finite number as it is, anything else as None."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _scores(forecasts: pl.DataFrame) -> dict[str, float]:
+    """Test metrics for the tracker; the report computes its own from the forecasts."""
+    import polars as pl
+
+    from fints.evaluation import metrics
+
+    known = forecasts.filter(pl.col("forecast").is_not_null())
+    found: Mapping[str, Any] = (
+        metrics(known.select("date", "asset", "forecast", "realised")) if len(known) else {}
+    )
+    return {name: float(value) for name, value in found.items() if plain(value) is not None}

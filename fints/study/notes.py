@@ -1,0 +1,126 @@
+"""The words on an MLflow page: a study's note, and an arm's table of trials and final fits."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["arm_note", "experiment_note"]
+
+# Shown in the table of an arm, as far as the metrics of a fit hold them.
+SHOWN = ("r2_zero", "r2_mean", "ic", "rank_ic")
+
+
+def experiment_note(spec: Mapping[str, Any]) -> str:
+    """Return the question, the size and how to read the runs."""
+    claim = {
+        "none": "This size checks the path and **claims nothing**.",
+        "exploratory": "This size is **exploratory**.",
+        "answer": "This size may answer the question.",
+    }[spec["claim"]]
+    arms = "\n".join(f"| {arm['name']} | {_levels(arm)} |" for arm in spec["arms"])
+    return (
+        f"# {spec['title']}\n\n{claim} Outcome: `test/{spec['outcome']}`; smallest effect of interest "
+        f"{spec['smallest_effect']:g}. Data: {spec['dataset']['name']} (checksum {spec['checksum']}), "
+        f"{spec['span'][0]} to {spec['span'][1]}, {spec['num_assets']} assets.\n\n"
+        f"Each arm is a parent run; its children are tuning trials (validation only) and final fits "
+        f"(folds x seeds). Select the arms and press *Compare*, or group charts by the tag `fints.arm`. "
+        f"In metrics ending in `by_sublayer` the step is the sublayer.\n\n"
+        f"| arm | levels |\n|---|---|\n{arms}\n\n---\n\n{spec['docstring'].strip()}\n"
+    )
+
+
+def arm_note(
+    spec: Mapping[str, Any], arm: str, rows: Sequence[Mapping[str, Any]]
+) -> tuple[str, dict[str, float]]:
+    """Return an arm's note in Markdown and its ``best/...`` and ``test/...`` numbers.
+
+    Parameters
+    ----------
+    spec : mapping
+        study.json.
+    arm : str
+        Name of the arm.
+    rows : sequence of dict
+        result.json of its fits, each with "metrics" (test metrics) and "seconds" beside.
+    """
+    tuning = [row for row in rows if row["role"] == "tuning"]
+    final = [row for row in rows if row["role"] == "final"]
+    best: dict[str, float] = {}
+    lines = [f"## {arm}", ""]
+    if not rows:
+        return "\n".join([*lines, "Running: the table appears when the arm has ended."]), best
+    diverged = sum(row["outcome"] == "diverged" for row in rows)
+    if diverged:
+        lines += [f"{diverged} of {len(rows)} fits **diverged**.", ""]
+    if tuning:
+        fields = list(tuning[0]["point"])
+        lines += _table(
+            "Tuning (validation loss decides)",
+            [*(_short(name) for name in fields), "fold", "validation loss", "outcome"],
+            [
+                [
+                    *(_number(row["point"][name]) for name in fields),
+                    row["fold"],
+                    _number(row["validation_loss"]),
+                    row["outcome"],
+                ]
+                for row in tuning
+            ],
+        )
+    if final:
+        shown = [name for name in SHOWN if any(name in row["metrics"] for row in final)]
+        lines += [
+            "Chosen: "
+            + ", ".join(f"{_short(name)} {_number(value)}" for name, value in final[0]["point"].items()),
+            "",
+        ]
+        lines += _table(
+            "Final fits (test)",
+            ["fold", "seed", *shown, "validation loss", "seconds", "outcome"],
+            [
+                [
+                    row["fold"],
+                    row["seed"],
+                    *(_number(row["metrics"].get(name)) for name in shown),
+                    _number(row["validation_loss"]),
+                    f"{row['seconds']:.0f}",
+                    row["outcome"],
+                ]
+                for row in final
+            ],
+        )
+        names = sorted({name for row in final for name in row["metrics"]})
+        for name in names:
+            values = [row["metrics"][name] for row in final if name in row["metrics"]]
+            best[f"test/{name}"] = statistics.fmean(values)
+        best["train/seconds"] = statistics.fmean(row["seconds"] for row in final)
+        best["train/parameters"] = float(final[0]["parameters"])
+    losses = [row["validation_loss"] for row in tuning if row["validation_loss"] is not None]
+    if losses:
+        best["best/validation_loss"] = min(losses)
+    if final and f"test/{spec['outcome']}" in best:
+        best[f"best/{spec['outcome']}"] = best[f"test/{spec['outcome']}"]
+    best["best/diverged_fits"] = float(diverged)
+    return "\n".join(lines), {name: value for name, value in best.items() if math.isfinite(value)}
+
+
+def _levels(arm: Mapping[str, Any]) -> str:
+    return ", ".join(f"{factor} {level}" for factor, level in arm["levels"].items())
+
+
+def _table(title: str, head: list[str], rows: list[list[Any]]) -> list[str]:
+    body = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return [f"**{title}**", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head), *body, ""]
+
+
+def _short(dotted: str) -> str:
+    return dotted.rsplit(".", 1)[-1]
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

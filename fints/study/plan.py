@@ -1,0 +1,208 @@
+"""A study at one size on one dataset: its arms, folds, cells and the spec that travels with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fints.config import fingerprint, override
+from fints.study.dataset import Dataset, open_dataset
+from fints.study.design import Arm, Contrast, Study
+from fints.study.estimates import fit_seconds
+from fints.study.fingerprint import AFFECTS_BASELINES, fit_key, sources_hash
+from fints.study.fits import Cell
+
+__all__ = ["Plan", "loss_or_infinity", "make_plan"]
+
+SPEC_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What `run` will do; nothing in it depends on when or where it runs."""
+
+    study: Study
+    name: str
+    docstring: str
+    preset: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    dataset: Dataset
+    arms: list[Arm]
+    folds: list[dict[str, Any]]
+    sources: str
+
+    @property
+    def label(self) -> str:
+        """Name of the study's folder: preset and dataset, and a hash of `--set` changes if any."""
+        tail = f"-set-{fingerprint(dict(self.changes))[:8]}" if self.changes else ""
+        return f"{self.preset}-{self.dataset.name}{tail}"
+
+    def tuning_cells(self, arm: Arm) -> list[Cell]:
+        """Return the design points of one arm on the tuning folds and seeds, in order."""
+        tuning = self.study.tuning
+        return [
+            self._cell(arm, "tuning", fold, seed, point)
+            for point in tuning.points()
+            for fold in self.folds[: tuning.folds]
+            for seed in tuning.seeds
+        ]
+
+    def final_cells(self, arm: Arm, point: Mapping[str, Any]) -> list[Cell]:
+        """Return one arm at its chosen design point on all folds and final seeds, in order."""
+        return [
+            self._cell(arm, "final", fold, seed, dict(point))
+            for fold in self.folds
+            for seed in self.study.seeds
+        ]
+
+    def baseline_cells(self) -> list[Cell]:
+        """Return one cell a fold that forecasts with every baseline; no fit, so counted apart."""
+        base = Arm(name="baselines", levels={}, experiment=self.study.base)
+        sources = sources_hash(entries=AFFECTS_BASELINES)
+        return [self._cell(base, "baseline", fold, 0, {}, sources=sources) for fold in self.folds]
+
+    def choose(self, arm: Arm, losses: Mapping[str, float]) -> dict[str, Any]:
+        """Return the design point with the lowest mean validation loss; of equals the first declared.
+
+        Parameters
+        ----------
+        arm : Arm
+            Whose tuning has ended.
+        losses : mapping
+            Key of each tuning cell to its validation loss, infinite if it diverged.
+        """
+        totals: dict[str, tuple[float, dict[str, Any]]] = {}
+        for cell in self.tuning_cells(arm):
+            name = fingerprint(cell.point)
+            total = totals.get(name, (0.0, cell.point))[0]
+            totals[name] = (total + losses[cell.key], cell.point)
+        return min(totals.values(), key=lambda entry: entry[0])[1]
+
+    def num_fits(self) -> dict[str, int]:
+        """Return the number of tuning and of final fits."""
+        tuning = self.study.tuning
+        return {
+            "tuning": len(self.arms) * len(tuning.points()) * tuning.folds * len(tuning.seeds),
+            "final": len(self.arms) * len(self.folds) * len(self.study.seeds),
+        }
+
+    def spec(self) -> dict[str, Any]:
+        """Return study.json: everything a worker or a report needs of the study, JSON-able.
+
+        The same plan gives the same spec, whenever it runs.
+        """
+        study = self.study
+        dates = self.dataset.panel.dates
+        tuning = study.tuning
+        return {
+            "format": SPEC_FORMAT,
+            "name": self.name,
+            "title": study.title,
+            "docstring": self.docstring,
+            "preset": self.preset,
+            "claim": study.presets[self.preset].claim,
+            "changes": dict(self.changes),
+            "dataset": self.dataset.describe(),
+            "checksum": self.dataset.checksum,
+            "sealed_from": None if self.dataset.until is None else self.dataset.until.isoformat(),
+            "opens_seal": study.opens_seal,
+            "simulated": False,
+            "span": [dates[0].isoformat(), dates[-1].isoformat()],
+            "num_assets": len(self.dataset.panel.assets),
+            "factors": {factor: list(levels) for factor, levels in study.factors.items()},
+            "arms": [
+                {"name": arm.name, "levels": arm.levels, "experiment": arm.experiment.to_dict()}
+                for arm in self.arms
+            ],
+            "folds": self.folds,
+            "seeds": list(study.seeds),
+            "tuning": {
+                "space": {name: list(values) for name, values in tuning.space.items()},
+                "points": tuning.points(),
+                "folds": tuning.folds,
+                "seeds": list(tuning.seeds),
+            },
+            "primary": _contrast(study.primary),
+            "contrasts": [_contrast(contrast) for contrast in study.contrasts],
+            "outcome": study.outcome,
+            "smallest_effect": study.smallest_effect,
+            "sources": self.sources,
+        }
+
+    def _cell(
+        self,
+        arm: Arm,
+        role: str,
+        fold: Mapping[str, Any],
+        seed: int,
+        point: dict[str, Any],
+        sources: str | None = None,
+    ) -> Cell:
+        experiment = override(arm.experiment, point)
+        dates = {name: list(fold[name]) for name in ("train", "validation", "test")}
+        until = self.dataset.until
+        key = fit_key(
+            experiment,
+            role=role,
+            fold=dates,
+            seed=seed,
+            checksum=self.dataset.checksum,
+            until=None if until is None else until.isoformat(),
+            sources=sources or self.sources,
+        )
+        return Cell(
+            key=key,
+            arm=arm.name,
+            role=role,
+            fold=int(fold["index"]),
+            seed=seed,
+            point=point,
+            dates=dates,
+            experiment=experiment.to_dict(),
+            seconds=0.0 if role == "baseline" else fit_seconds(experiment),
+        )
+
+
+def make_plan(
+    study: Study,
+    *,
+    name: str,
+    docstring: str,
+    preset: str,
+    data: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Resolve a study to a plan.
+
+    Raises
+    ------
+    ValueError
+        If the preset, the dataset or a changed field cannot be used, or the panel is too short for
+        the folds.
+    """
+    sized = study.sized(preset, changes)
+    dataset = open_dataset(data or study.dataset, opens_seal=study.opens_seal)
+    folds = [fold.to_dict() for fold in sized.folds.split(dataset.panel.dates.to_list())]
+    return Plan(
+        study=sized,
+        name=name,
+        docstring=docstring,
+        preset=preset,
+        changes=dict(changes or {}),
+        dataset=dataset,
+        arms=sized.arms(),
+        folds=folds,
+        sources=sources_hash(),
+    )
+
+
+def _contrast(contrast: Contrast) -> dict[str, Any]:
+    return {"compare": list(contrast.compare), "against": contrast.against, "within": dict(contrast.within)}
+
+
+def loss_or_infinity(result: Mapping[str, Any]) -> float:
+    """Return a fit's validation loss as tuning judges it: infinite unless it ended well."""
+    loss = result["validation_loss"]
+    return math.inf if loss is None or result["outcome"] not in ("finished", "stopped_early") else float(loss)

@@ -1,0 +1,186 @@
+"""Optuna is the queue: one Optuna study an arm and role, every trial a cell, claimed atomically."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fints.config import fingerprint
+from fints.study.fits import Cell
+
+__all__ = ["Claim", "Queue", "open_storage", "sqlite_url"]
+
+MOST_REQUEUES = 3
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A trial that this driver runs, and its cell; `failures` counts its earlier failed tries."""
+
+    queue: str
+    trial: Any
+    cell: Cell
+    failures: int
+
+
+class Queue:
+    """The cells of one study folder as Optuna trials.
+
+    All trials of an arm's role are enqueued before the first of them starts. The caller holds the
+    study folder, so a trial found RUNNING at `open` belongs to a driver that died.
+    """
+
+    def __init__(self, storage: Any, prefix: str) -> None:
+        self._storage = storage
+        self._prefix = prefix
+        self._studies: dict[str, Any] = {}
+        self._choices: dict[str, dict[str, list[Any]]] = {}
+
+    def add(self, arm: str, role: str, cells: Sequence[Cell], loss: Callable[[str], float | None]) -> None:
+        """Enqueue the cells of one arm and role that no live trial stands for.
+
+        Parameters
+        ----------
+        arm, role : str
+            Whose cells these are.
+        cells : sequence of Cell
+            All of them, in their fixed order.
+        loss : callable
+            Key to validation loss, None where the fit is not there. A trial that a dead driver left
+            RUNNING is completed if its fit is there, else it fails and its cell is enqueued again.
+        """
+        import optuna
+        from optuna.trial import TrialState
+
+        name = f"{self._prefix}/{arm}/{role}/{fingerprint([cell.key for cell in cells])[:8]}"
+        if name in self._studies:
+            return
+        study = optuna.create_study(
+            storage=self._storage,
+            study_name=name,
+            sampler=optuna.samplers.RandomSampler(seed=0),
+            direction="minimize",
+            load_if_exists=True,
+        )
+        alive, failures = set(), {}
+        for trial in study.get_trials(deepcopy=False):
+            key = trial.user_attrs.get("cell", {}).get("key", "")
+            found = loss(key)
+            if trial.state == TrialState.RUNNING and found is None:
+                study.tell(trial.number, state=TrialState.FAIL)
+                failures[key] = trial.user_attrs.get("failures", 0)
+            elif trial.state == TrialState.RUNNING:
+                study.tell(trial.number, found)
+                alive.add(key)
+            elif trial.state == TrialState.WAITING or (
+                trial.state == TrialState.COMPLETE and found is not None
+            ):
+                alive.add(key)
+        for cell in cells:
+            if cell.key not in alive:
+                _enqueue(study, cell, failures=failures.get(cell.key, 0))
+        self._studies[name] = study
+        self._choices[name] = _choices(cells)
+
+    def claim(self) -> Claim | None:
+        """Return the next waiting trial, None if nothing waits."""
+        from optuna.trial import TrialState
+
+        for name, study in self._studies.items():
+            while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+                trial = study.ask()
+                tree = trial.user_attrs.get("cell")
+                if tree is None:
+                    # Another driver was faster and Optuna made up a trial: it ends at once.
+                    study.tell(trial, state=TrialState.FAIL)
+                    continue
+                cell = Cell(**tree)
+                for field, choices in self._choices[name].items():
+                    trial.suggest_categorical(field, choices)
+                return Claim(name, trial, cell, int(trial.user_attrs.get("failures", 0)))
+        return None
+
+    def complete(self, claim: Claim, loss: float) -> None:
+        """Tell the validation loss of a finished fit; a diverged one is infinite, an outcome too."""
+        self._studies[claim.queue].tell(claim.trial, loss)
+
+    def requeue(self, claim: Claim, *, failed: bool) -> bool:
+        """Give a cell back; return False if it has failed too often and stays out.
+
+        Parameters
+        ----------
+        claim : Claim
+            What was being run.
+        failed : bool
+            True for a failure of the fit itself, False for an interruption, which is not counted.
+        """
+        from optuna.trial import TrialState
+
+        study = self._studies[claim.queue]
+        study.tell(claim.trial, state=TrialState.FAIL)
+        failures = claim.failures + int(failed)
+        if failures > MOST_REQUEUES:
+            return False
+        _enqueue(study, claim.cell, failures=failures)
+        return True
+
+    def num_waiting(self) -> int:
+        """Return the number of trials that wait."""
+        from optuna.trial import TrialState
+
+        return sum(
+            len(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+            for study in self._studies.values()
+        )
+
+
+def open_storage(url: str) -> Any:
+    """Open (or create) Optuna's tables at `url`.
+
+    Raises
+    ------
+    ValueError
+        If the address cannot be used.
+    """
+    import optuna
+    import sqlalchemy.exc
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return optuna.storages.RDBStorage(url)
+    except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise ValueError(f"--storage {url} cannot be opened: {line}") from error
+
+
+def sqlite_url(path: Path) -> str:
+    """Return the address of an embedded store, created if need be in write-ahead mode."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=60)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+    finally:
+        connection.close()
+    return f"sqlite:///{path}?timeout=60"
+
+
+def _params(cell: Cell) -> Mapping[str, Any]:
+    return cell.point if cell.role == "tuning" else {"fold": cell.fold, "seed": cell.seed}
+
+
+def _choices(cells: Sequence[Cell]) -> dict[str, list[Any]]:
+    """Return each field's values in order of appearance: a trial's space must not vary in a study."""
+    choices: dict[str, list[Any]] = {}
+    for cell in cells:
+        for field, value in _params(cell).items():
+            known = choices.setdefault(field, [])
+            if value not in known:
+                known.append(value)
+    return choices
+
+
+def _enqueue(study: Any, cell: Cell, *, failures: int) -> None:
+    study.enqueue_trial(dict(_params(cell)), user_attrs={"cell": cell.to_dict(), "failures": failures})

@@ -1,0 +1,78 @@
+"""A worker process: reads cells from standard input, fits one at a time, dies with its parent.
+
+Lines of JSON both ways. The first line in names the dataset, each further one a cell; the end of
+the input (the parent has ended, however it ended) ends the worker at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from fints.study.fits import Cell, run_cell
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Serve cells until the input ends."""
+    # Whatever a library prints must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    lines: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+
+    def say(event: str, **facts: Any) -> None:
+        answers.write(json.dumps({"event": event, **facts}) + "\n")
+
+    start = json.loads(lines.get())
+    folder = Path(start["folder"])
+    from filelock import FileLock
+
+    from fints.study.dataset import open_dataset
+
+    with FileLock(folder / "locks" / f"worker-{start['slot']}.lock"):
+        dataset = open_dataset(start["dataset"], opens_seal=start["opens_seal"])
+        if dataset.checksum != start["checksum"]:
+            say("unusable", error=f"dataset {start['dataset']!r} has changed since the run began; run again.")
+            return
+        say("ready")
+        while True:
+            cell = Cell(**json.loads(lines.get()))
+            try:
+                run_cell(
+                    cell,
+                    dataset.panel,
+                    tmp=folder / "tmp",
+                    fits=folder / "fits",
+                    checkpoints=folder / "checkpoints",
+                    on_row=lambda row, key=cell.key: say("row", key=key, row=_plain(row)),
+                )
+            except Exception as error:
+                traceback.print_exc()
+                line = f"{type(error).__name__}: {error}".splitlines()[0]
+                say("failed", key=cell.key, error=line)
+            else:
+                say("done", key=cell.key)
+
+
+def _read(lines: queue.Queue[str]) -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    from fints.study.fits import plain
+
+    return {name: value if isinstance(value, int) else plain(value) for name, value in row.items()}
+
+
+if __name__ == "__main__":
+    main()
