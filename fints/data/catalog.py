@@ -106,8 +106,8 @@ def load(name_or_path: str | os.PathLike[str]) -> Panel:
     Raises
     ------
     ValueError
-        If there is neither such a dataset nor such a file, the file cannot be read as a panel, or a dataset differs
-        from the checksum on its card.
+        If there is neither such a dataset nor such a file, the file cannot be read as a panel, or a dataset
+        differs from the checksum on its card.
     """
     text = os.fspath(name_or_path)
     folders = _folders()
@@ -116,7 +116,8 @@ def load(name_or_path: str | os.PathLike[str]) -> Panel:
         panel = read(described.path, layout="long", name=described.name)
         if panel.checksum != described.checksum:
             raise ValueError(
-                f"dataset {text}: {described.path} has checksum {panel.checksum}, its card says {described.checksum}. "
+                f"dataset {text}: {described.path} has checksum {panel.checksum}, its card says "
+                f"{described.checksum}. "
                 "The file was changed: restore it, or correct the card if the change was meant."
             )
         return panel
@@ -236,7 +237,8 @@ def _read_card(folder: Path) -> Card:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
-            f"{file}: a card is a JSON table with span (two ISO dates), assets, rows, checksum; {error!r}. Correct it, or "
+            f"{file}: a card is a JSON table with span (two ISO dates), assets, rows, checksum; {error!r}. "
+            "Correct it, or "
             "delete it and fints describes the panel itself."
         ) from error
 

@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from fints.data.panel import PERCENT_MEDIAN, Panel, find_faults
@@ -18,7 +19,8 @@ __all__ = ["Finding", "Report", "check", "inspect"]
 JUMP = math.log(5)
 # Prices in pence for pounds, cents for dollars: within 20 % of a factor of 100.
 HUNDREDFOLD = (math.log(80), math.log(125))
-# Five equal closes in a row are one in thousands for a liquid stock, and the mark of a filled-in holiday or halt.
+# Five equal closes in a row are one in thousands for a liquid stock, and the mark of a filled-in holiday or
+# halt.
 STALE_RUN = 5
 # A tick above 10 bp of the price makes rounding show in daily returns of about 1 %.
 COARSE_TICK = 0.001
@@ -27,7 +29,10 @@ GAP_DAYS = 10
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding: `level` "error" (no panel), "warning" (look at it) or "note"; `kind`; a sentence with first examples."""
+    """One finding: a `level`, a `kind` and a sentence with first examples.
+
+    The level is "error" (this is no panel), "warning" (look at it before you trust a result) or "note".
+    """
 
     level: str
     kind: str
@@ -187,7 +192,8 @@ def _jumps(traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "warning",
                 "hundredfold",
-                f"{_count(units.height, 'move')} of about a factor of 100, first {_moves(units)}: pence and pounds? "
+                f"{_count(units.height, 'move')} of about a factor of 100, first {_moves(units)}: pence and "
+                "pounds? "
                 "Bring the asset to one unit.",
             )
         )
@@ -197,7 +203,8 @@ def _jumps(traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "warning",
                 "jump",
-                f"{_count(jumps.height, 'move')} beyond a factor of 5, first {_moves(jumps)}: an unadjusted or doubly adjusted "
+                f"{_count(jumps.height, 'move')} beyond a factor of 5, first {_moves(jumps)}: an unadjusted "
+                "or doubly adjusted "
                 "split, or genuine? Compare with another source; nothing is repaired.",
             )
         )
@@ -212,7 +219,8 @@ def _units(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "warning",
                 "not_prices",
-                f"the median absolute move of {panel.price!r} is {median:.0%}: these may be returns. Use Panel.from_returns.",
+                f"the median absolute move of {panel.price!r} is {median:.0%}: these may be returns. Use "
+                "Panel.from_returns.",
             )
         )
     for column in panel.feature_columns:
@@ -240,7 +248,7 @@ def _stale(traded: pl.DataFrame) -> list[Finding]:
         .sort("length", "asset", "date", descending=[True, False, False])
     )
     zeros = traded["move"].drop_nulls()
-    share = float((zeros == 0).mean() or 0.0) if len(zeros) else 0.0
+    share = (zeros == 0).sum() / len(zeros) if len(zeros) else 0.0
     findings = []
     if runs.height:
         first = runs.row(0, named=True)
@@ -248,8 +256,10 @@ def _stale(traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "warning",
                 "stale",
-                f"{_count(runs.height, 'run')} of {STALE_RUN} or more exact zero returns, longest {first['length']} for "
-                f"{first['asset']} from {first['date']}: forward-filled holidays or halts? Leave such days out.",
+                f"{_count(runs.height, 'run')} of {STALE_RUN} or more exact zero returns, longest "
+                f"{first['length']} for "
+                f"{first['asset']} from {first['date']}: forward-filled holidays or halts? Leave such days "
+                "out.",
             )
         )
     if share > 0:
@@ -261,16 +271,16 @@ def _ticks(traded: pl.DataFrame) -> list[Finding]:
     """Find prices written with so few decimals that rounding is a visible part of a return."""
     coarse = []
     for (asset,), prices in traded.group_by("asset", maintain_order=True):
-        values = prices["price"]
+        values = prices["price"].to_numpy()
         decimals = next(
-            (d for d in range(7) if ((values * 10**d) - (values * 10**d).round()).abs().max() < 1e-6), None
-        )  # type: ignore[operator]
+            (d for d in range(7) if np.abs(values * 10**d - np.round(values * 10**d)).max() < 1e-6), None
+        )
         if decimals is None:
             continue
         share = 10.0**-decimals / values
-        affected = int((share > COARSE_TICK).sum())
+        affected = float((share > COARSE_TICK).mean())
         if affected:
-            coarse.append((affected / len(values), str(asset), decimals, float(share.max())))  # type: ignore[arg-type]
+            coarse.append((affected, str(asset), decimals, float(share.max())))
     if not coarse:
         return []
     worst = max(coarse)
@@ -278,8 +288,10 @@ def _ticks(traded: pl.DataFrame) -> list[Finding]:
         Finding(
             "warning",
             "rounding",
-            f"{_count(len(coarse), 'asset')} with days on which the last decimal is worth more than {COARSE_TICK * 1e4:.0f} bp, "
-            f"most {worst[1]} ({worst[0]:.0%} of its days, {worst[2]} decimals, up to {worst[3] * 1e4:.0f} bp): rounding fakes "
+            f"{_count(len(coarse), 'asset')} with days on which the last decimal is worth more than "
+            f"{COARSE_TICK * 1e4:.0f} bp, "
+            f"most {worst[1]} ({worst[0]:.0%} of its days, {worst[2]} decimals, up to {worst[3] * 1e4:.0f} "
+            "bp): rounding fakes "
             "reversal. Start later or find finer prices.",
         )
     ]
@@ -300,7 +312,8 @@ def _gaps(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "note",
                 "missing_days",
-                f"{_count(int(holes['lost'].sum()), 'asset-day')} missing inside listings, longest {longest['lost']} days of "
+                f"{_count(int(holes['lost'].sum()), 'asset-day')} missing inside listings, longest "
+                f"{longest['lost']} days of "
                 f"{longest['asset']} before {longest['date']}: kept as missing, never filled.",
             )
         )
@@ -314,7 +327,8 @@ def _gaps(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
                 Finding(
                     "warning",
                     "calendar_gap",
-                    f"{_count(len(wide), 'gap')} of more than {GAP_DAYS} days in the calendar, first {panel.dates[place]} to "
+                    f"{_count(len(wide), 'gap')} of more than {GAP_DAYS} days in the calendar, first "
+                    f"{panel.dates[place]} to "
                     f"{panel.dates[place + 1]}: a missing part of the file?",
                 )
             )

@@ -1,7 +1,7 @@
 r"""Causal features: each value at t depends on the asset's own trading days up to t, in a stated window.
 
-An asset's own trading days are its rows with a price. A halt or a late listing shortens nobody else's history, and
-no value is carried forward over a gap: after a halt, `return_1` is the return over the halt.
+An asset's own trading days are its rows with a price. A halt or a late listing shortens nobody else's
+history, and no value is carried forward over a gap: after a halt, `return_1` is the return over the halt.
 
 With p the log price, :math:`r = \Delta p`, and lags counted in own trading days:
 
@@ -16,9 +16,9 @@ name                          value at t
 a numeric column's name       the column itself
 ============================  ==========================================================================
 
-No incremental rolling function is used: those of polars keep float residue of a shock for ever after it has left
-their window (measured on 2.1). Windows are summed term by term in a fixed order, so a value's bits depend on
-its window alone, whatever rows come before or after.
+No incremental rolling function is used: those of polars keep float residue of a shock for ever after it has
+left their window (measured on 2.1). Windows are summed term by term in a fixed order, so a value's bits
+depend on its window alone, whatever rows come before or after.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def features(panel: Panel, names: Sequence[str]) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``date, asset`` and one Float64 column a name, row for row those of ``panel.frame``. Null where the asset's
-        history is short, where it did not trade, or where the value is undefined; never NaN, never infinite.
+        ``date, asset`` and one Float64 column a name, row for row those of ``panel.frame``. Null where the
+        asset's history is short, where it did not trade, or where the value is undefined; never NaN, never
+        infinite.
 
     Raises
     ------
@@ -92,7 +93,8 @@ class History:
 
     def __init__(self, panel: Panel) -> None:
         price = pl.col(panel.price)
-        # polars' log is a scalar call an element: its bits do not depend on the element's place in the column.
+        # polars' log is a scalar call an element: its bits do not depend on the element's place in the
+        # column.
         observed = (
             panel.frame.with_row_index("row")
             .filter(price.is_not_null())
@@ -117,7 +119,7 @@ class History:
         return np.where(self.age >= far, values, np.nan)
 
     def volatility(self, window: int) -> Array:
-        """Return the sample standard deviation of the last `window` log returns (N,), NaN where history is short."""
+        """Return the sample standard deviation (N,) of the last `window` log returns, NaN if younger."""
         known = self.age >= window
         terms = [lag(self.log_return, k) for k in range(window)]
         mean = _sum_in_order(terms) / window

@@ -117,7 +117,8 @@ class Panel:
             kept = kept.filter(pl.col("date") <= stop)
         if kept.is_empty():
             raise ValueError(
-                f"{self.name}: no row between {start or 'the start'} and {stop or 'the end'}; the panel runs from "
+                f"{self.name}: no row between {start or 'the start'} and {stop or 'the end'}; the panel "
+                "runs from "
                 f"{self.dates[0]} to {self.dates[-1]}. Choose dates inside it."
             )
         return Panel(kept, price=self.price, name=self.name)
@@ -154,6 +155,12 @@ class Panel:
             raise ValueError(
                 f"{name}: a wide frame needs a column of prices for each asset beside 'date'; got none."
             )
+        for column in frame.drop("date").iter_columns():
+            if not (column.dtype.is_numeric() or column.dtype == pl.Null):
+                raise ValueError(
+                    f"{name}: column {column.name!r} of a wide frame must hold an asset's prices; got "
+                    f"{column.dtype}{_example(column)}. Drop it, or use Panel(frame) if the frame is long."
+                )
         return cls(unpivot(frame, price), price=price, name=name)
 
     @classmethod
@@ -176,8 +183,8 @@ class Panel:
         Raises
         ------
         ValueError
-            As `Panel`; if `kind` is unknown, a simple return is -1 or less, a return is infinite, or the median
-            absolute return exceeds 0.2 (these are percent).
+            As `Panel`; if `kind` is unknown, a simple return is -1 or less, a return is infinite, or the
+            median absolute return exceeds 0.2 (these are percent).
         """
         if not isinstance(frame, pl.DataFrame):
             raise ValueError(_not_polars(frame))
@@ -204,13 +211,15 @@ class Panel:
         median = returns.abs().median()
         if isinstance(median, float) and median > PERCENT_MEDIAN:
             raise ValueError(
-                f"{name}: the median absolute {column} is {median:.3g}; these look like percent. Divide them by 100."
+                f"{name}: the median absolute {column} is {median:.3g}; these look like percent. Divide "
+                "them by 100."
             )
         if kind == "simple":
             ruin = frame.filter(pl.col(column) <= -1)
             if ruin.height:
                 raise ValueError(
-                    f"{name}: a simple return must be above -1; got {ruin[column][0]:g} at {_keys(ruin)}. Codes such "
+                    f"{name}: a simple return must be above -1; got {ruin[column][0]:g} at {_keys(ruin)}. "
+                    "Codes such "
                     "as -44 to -99 stand for missing: make them null."
                 )
         growth = pl.col(column).log1p() if kind == "simple" else pl.col(column)
@@ -286,7 +295,8 @@ def find_faults(frame: pl.DataFrame, price: str) -> list[Fault]:
         "bad_price",
         pl.col(price) <= 0,
         f"{price} is not above 0",
-        "Make a missing price null; if a negative sign marks a bid/ask midpoint (CRSP), take the absolute value",
+        "Make a missing price null; if a negative sign marks a bid/ask midpoint (CRSP), take the absolute "
+        "value",
     )
     for column in frame.columns:
         if column not in KEYS:
@@ -305,9 +315,8 @@ def find_faults(frame: pl.DataFrame, price: str) -> list[Fault]:
 
 def unpivot(frame: pl.DataFrame, price: str) -> pl.DataFrame:
     """Return a wide frame as a long one: observed cells only, and all cells of a never observed asset."""
-    long = frame.unpivot(index="date", variable_name="asset", value_name=price)
-    if long[price].dtype.is_float():
-        long = long.with_columns(pl.col(price).fill_nan(None))
+    prices = pl.col("*").exclude("date").cast(pl.Float64).fill_nan(None)
+    long = frame.select("date", prices).unpivot(index="date", variable_name="asset", value_name=price)
     observed = pl.col(price).is_not_null()
     return long.filter(observed | ~observed.any().over("asset"))
 
@@ -346,14 +355,16 @@ def _cast_date(dates: pl.Series, name: str) -> pl.Series:
     if isinstance(dates.dtype, pl.Datetime):
         if dates.dtype.time_zone is not None:
             raise ValueError(
-                f"{name}: dates must have no time zone; got {dates.dtype.time_zone}. Decide which day each stamp "
+                f"{name}: dates must have no time zone; got {dates.dtype.time_zone}. Decide which day each "
+                "stamp "
                 "belongs to, e.g. pl.col('date').dt.convert_time_zone('America/New_York').dt.date()."
             )
         day = dates.cast(pl.Date)
         off = (day.cast(dates.dtype) != dates).fill_null(False)
         if off.any():
             raise ValueError(
-                f"{name}: dates must be whole days; got {dates.filter(off)[0]}. A panel has one row a day: aggregate "
+                f"{name}: dates must be whole days; got {dates.filter(off)[0]}. A panel has one row a day: "
+                "aggregate "
                 "to days, then use pl.col('date').dt.date()."
             )
         return day
@@ -367,7 +378,8 @@ def _cast_asset(assets: pl.Series, name: str) -> pl.Series:
     if assets.dtype in (pl.String, pl.Categorical, pl.Enum):
         return assets.cast(pl.String)
     raise ValueError(
-        f"{name}: column 'asset' must be text; got {assets.dtype}{_example(assets)}. Cast it with pl.col('asset').cast(pl.String)."
+        f"{name}: column 'asset' must be text; got {assets.dtype}{_example(assets)}. Cast it with "
+        "pl.col('asset').cast(pl.String)."
     )
 
 

@@ -58,7 +58,8 @@ class StandardScaler:
             values = frame[name].cast(pl.Float64).fill_nan(None).drop_nulls().to_list()
             if not values:
                 raise ValueError(
-                    f"feature {name!r} has no value on the {frame.height} training rows: its history is longer than the "
+                    f"feature {name!r} has no value on the {frame.height} training rows: its history is "
+                    "longer than the "
                     "training period. Train on more days or leave it out."
                 )
             if not all(map(math.isfinite, values)):
@@ -73,7 +74,7 @@ class StandardScaler:
         return replace(self, names=tuple(names), mean=tuple(means), std=tuple(deviations))
 
     def transform(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return `frame` with the scaler's features scaled and clipped, the other columns as they are; null stays null."""
+        """Return `frame` with the scaler's features scaled and clipped; null stays null."""
         return frame.with_columns(
             ((pl.col(name) - mean) / std).clip(-self.clip, self.clip)
             for name, mean, std in zip(self.names, self.mean, self.std, strict=True)

@@ -1,14 +1,14 @@
 """Plain CSV and parquet files, long or wide, into a panel.
 
-A long file has a date, an asset and a price column and any numeric features; a wide file has a date column and one
-column of prices an asset; a file of one asset's bars has a date and a price column, and its name is the asset. Every
-value either reads as what it is or is refused with file, line, value and remedy; nothing is guessed in silence.
+A long file has a date, an asset and a price column and any numeric features; a wide file has a date column
+and one column of prices an asset; a file of one asset's bars has a date and a price column, and its name is
+the asset. Every value either reads as what it is or is refused with file, line, value and remedy; nothing is
+guessed in silence.
 """
 
 from __future__ import annotations
 
 import csv
-import datetime as dt
 import difflib
 import gzip
 import io
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import polars as pl
 
+from fints.data.dates import parse_dates
 from fints.data.panel import Fault, Panel, find_faults, normalise, unpivot
 
 __all__ = ["Reading", "open_file", "read"]
@@ -39,7 +40,8 @@ BAR_FIELDS = (
     "dividends",
     "stock splits",
 )
-MISSING = ("", "na", "n/a", "nan", "null", "none", "#n/a")
+# In number cells only: NA and NAN are also tickers.
+MISSING = ("na", "n/a", "nan", "null", "none", "#n/a")
 LAYOUTS = ("auto", "long", "wide")
 
 
@@ -92,12 +94,12 @@ def read(
     Parameters
     ----------
     path
-        The file. Separator (comma, semicolon, tab, bar), byte-order mark and decimal comma (where commas do not
-        separate) are recognised; headers match the names below in any case.
+        The file. Separator (comma, semicolon, tab, bar), byte-order mark and decimal comma (where commas do
+        not separate) are recognised; headers match the names below in any case.
     layout
-        "long": ``date``, ``asset`` (or ticker, symbol, name), `price` and numeric features; without an asset column the
-        file is one asset's. "wide": ``date`` and a column of prices an asset. "auto" tells them apart by the asset and
-        price columns; `fints.data.check` says which it was.
+        "long": ``date``, ``asset`` (or ticker, symbol, name), `price` and numeric features; without an asset
+        column the file is one asset's. "wide": ``date`` and a column of prices an asset. "auto" tells them
+        apart by the asset and price columns; `fints.data.check` says which it was.
     name
         Name of the panel; by default the file's, without its ending.
     price
@@ -106,9 +108,9 @@ def read(
     Raises
     ------
     ValueError
-        If the file is absent, empty or no table, a column is missing, a value is no date or no number, or the rules of
-        `Panel` are broken: with file, line, value and remedy. Dates must be whole days without zone, with years of
-        four digits, in one format whose order of day and month is certain.
+        If the file is absent, empty or no table, a column is missing, a value is no date or no number, or the
+        rules of `Panel` are broken: with file, line, value and remedy. Dates must be whole days without zone,
+        with years of four digits, in one format whose order of day and month is certain.
     """
     reading = open_file(path, layout=layout, price=price)
     faults = find_faults(reading.frame, reading.price)
@@ -137,8 +139,8 @@ def open_file(path: str | os.PathLike[str], *, layout: str = "auto", price: str 
     if raw[:4] == b"PAR1" or path.suffix.lower() in (".parquet", ".pq"):
         unit, first, table, style = "row", 1, _parquet(path, raw), "parquet"
     else:
-        unit, first = "line", 2
-        table, style = _csv(path, raw)
+        unit = "line"
+        table, style, first = _csv(path, raw)
     place = "\0place"
     table = table.with_row_index(place, offset=first)
     values = pl.col("*").exclude(place)
@@ -158,16 +160,18 @@ def _parquet(path: Path, raw: bytes) -> pl.DataFrame:
         ) from error
 
 
-def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str]:
-    """Return the cells as text (missing ones null) and what separates them."""
+def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str, int]:
+    """Return the cells as text (empty ones null), what separates them, and the line of the first row."""
     text = _decode(path, raw)
+    blank = len(text) - len(text.lstrip("\n"))
     header = _first_line(text)
     if header.lstrip().lower().startswith(("<!doctype", "<html", "<?xml")):
         raise ValueError(f"{path}: is a web page, not a CSV file. Download the file itself.")
     separator = max(",;\t|", key=header.count)
     if separator not in header:
         raise ValueError(
-            f"{path}: the first line must be a header with a date column and at least one more, separated by comma, "
+            f"{path}: the first line must be a header with a date column and at least one more, separated "
+            "by comma, "
             f"semicolon, tab or bar; got {header[:80]!r}."
         )
     columns = [cell.strip() for cell in next(csv.reader([header], delimiter=separator))]
@@ -182,7 +186,7 @@ def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str]:
             text.encode(),
             separator=separator,
             has_header=False,
-            skip_rows=1,
+            skip_rows=blank + 1,
             new_columns=[f"\0{place}" for place in range(len(columns))],
             infer_schema=False,
             raise_if_empty=False,
@@ -193,8 +197,7 @@ def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str]:
         ) from error
     if table.width != len(columns):
         raise ValueError(f"{path}: the file has a header but no row of data. Give one row a date.")
-    table = table.with_columns(pl.all().str.strip_chars())
-    table = table.with_columns(pl.when(~pl.all().str.to_lowercase().is_in(MISSING)).then(pl.all()))
+    table = table.with_columns(pl.all().str.strip_chars().replace("", None))
     kept = {}
     for place, column in enumerate(columns):
         cells = table.to_series(place)
@@ -209,7 +212,7 @@ def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str]:
             )
         kept[column] = cells
     names = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-    return pl.DataFrame(kept), f"CSV separated by {names[separator]}"
+    return pl.DataFrame(kept), f"CSV separated by {names[separator]}", blank + 2
 
 
 def _decode(path: Path, raw: bytes) -> str:
@@ -250,8 +253,8 @@ def _check_widths(path: Path, text: str, separator: str, width: int) -> None:
     if wrong:
         number, count = wrong[0]
         raise ValueError(
-            f"{path}: line {number} has {count} cells, the header has {width}. Complete or delete it; if it is the last "
-            "line, the file was cut short."
+            f"{path}: line {number} has {count} cells, the header has {width}. Complete or delete it; if it "
+            "is the last line, the file was cut short."
         )
 
 
@@ -275,15 +278,16 @@ def _interpret(
         bars = [by_name[field] for field in BAR_FIELDS if field in by_name]
         if layout == "auto" and bars:
             raise ValueError(
-                f"{path}: looks like the bars of one asset ({', '.join(bars)}) without a price column {price!r}. Name the "
-                f"price, e.g. price={bars[-1]!r}, or say layout='wide' if these are assets."
+                f"{path}: looks like the bars of one asset ({', '.join(bars)}) without a price column "
+                f"{price!r}. Name the price with price=, or say layout='wide' if these are assets."
             )
     if kind == "one asset":
         for column in others:
             near = difflib.get_close_matches(column.casefold(), ASSET_NAMES, n=1, cutoff=0.8)
             if near and column != price_column:
                 raise ValueError(
-                    f"{path}: has no asset column; is it {column!r}? Rename it to {near[0]!r}. Columns: {_listed(table.columns)}."
+                    f"{path}: has no asset column; is it {column!r}? Rename it to {near[0]!r}. Columns: "
+                    f"{_listed(table.columns)}."
                 )
     if kind != "wide" and price_column is None:
         near = difflib.get_close_matches(price.casefold(), list(by_name), n=1, cutoff=0.5)
@@ -292,7 +296,7 @@ def _interpret(
     if kind == "wide" and not others:
         raise ValueError(f"{path}: needs a column of prices for each asset beside {date_column!r}; got none.")
 
-    dates, date_format = _dates(path, table[date_column], places, unit)
+    dates, date_format = parse_dates(path, table[date_column], places, unit)
     typed = [dates.alias("date")]
     for column in others:
         cells = table[column]
@@ -316,7 +320,7 @@ def _interpret(
         frame = keyed.with_columns(pl.col("date").struct.field("date"))
     described = {
         "long": f"long, assets in {asset_column!r}, price in {price_column!r}",
-        "one asset": f"one asset's bars (no asset column), price in {price_column!r}, asset {_stem(path)!r} from the file's name",
+        "one asset": f"one asset's bars (no asset column): {_stem(path)!r}, price in {price_column!r}",
         "wide": f"wide, {len(others)} columns of prices",
     }[kind]
     return Reading(
@@ -355,131 +359,30 @@ def _date_column(path: Path, table: pl.DataFrame) -> str:
     )
 
 
-DATE_FORMS = {
-    "YYYY-MM-DD": r"(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})",
-    "YYYY-MM-DD with time": r"(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})[ T](?P<time>\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)",
-    "YYYY/MM/DD": r"(?P<y>\d{4})/(?P<m>\d{1,2})/(?P<d>\d{1,2})",
-    "YYYYMMDD": r"(?P<y>\d{4})(?P<m>\d{2})(?P<d>\d{2})",
-    "DD.MM.YYYY": r"(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})",
-    "DD-Mon-YYYY": r"(?P<d>\d{1,2})[- ](?P<mon>[A-Za-z]{3})[- ](?P<y>\d{4})",
-    "MM/DD/YYYY or DD/MM/YYYY": r"(?P<one>\d{1,2})[/-](?P<two>\d{1,2})[/-](?P<y>\d{4})",
-}
-MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-REFUSED_DATES = {
-    r".*\d{1,2}:\d{2}.*(Z|[+-]\d{2}:?\d{2}|UTC|GMT)": (
-        "carries a time zone",
-        "Decide which day each stamp belongs to and write plain days, YYYY-MM-DD",
-    ),
-    r"\d{1,2}([/.-])\d{1,2}\1\d{2}|\d{1,2}[- ][A-Za-z]{3}[- ]\d{2}": (
-        "has a year of two digits (70 may be 1970 or 2070)",
-        "Write YYYY-MM-DD",
-    ),
-    r"\d{5}(\.\d*)?": ("looks like an Excel serial number", "Format the column as YYYY-MM-DD and save again"),
-}
-
-
-def _dates(path: Path, cells: pl.Series, places: pl.Series, unit: str) -> tuple[pl.Series, str]:
-    """Return days and the format they were written in."""
-    if cells.is_null().any():
-        place = places[int(cells.is_null().arg_true()[0])]
-        raise ValueError(f"{path}: {unit} {place} has values but no date. Fill it in or delete the row.")
-    if not (cells.dtype.is_integer() or cells.dtype == pl.String):
-        return cells, str(cells.dtype)  # Typed columns are judged by the panel's own rules.
-    texts = cells.cast(pl.String)
-    distinct = texts.unique(maintain_order=True).to_list()
-
-    def refuse(text: str, found: str, remedy: str) -> ValueError:
-        return ValueError(
-            f"{path}: {unit} {places[int((texts == text).arg_true()[0])]}: the date {text!r} {found}. {remedy}."
-        )
-
-    def form_of(text: str) -> str:
-        for pattern, (found, remedy) in REFUSED_DATES.items():
-            if re.fullmatch(pattern, text, re.IGNORECASE):
-                raise refuse(text, found, remedy)
-        for form, pattern in DATE_FORMS.items():
-            if re.fullmatch(pattern, text):
-                return form
-        raise refuse(text, "is not a date in any known format", "Write YYYY-MM-DD; delete notes and totals")
-
-    form = form_of(distinct[0])
-    matches = []
-    for text in distinct:
-        match = re.fullmatch(DATE_FORMS[form], text)
-        if match is None:
-            raise refuse(
-                text,
-                f"is in {form_of(text)}, the first one ({distinct[0]!r}) in {form}",
-                "Write all in one format",
-            )
-        matches.append(match)
-    day_first = False
-    if "one" in matches[0].groupdict():
-        ones, twos = ([int(match[key]) for match in matches] for key in ("one", "two"))
-        if max(ones) > 12 and max(twos) > 12:
-            text = (
-                next(m[0] for m in matches if int(m["two" if ones[0] > 12 else "one"]) > 12)
-                if max(ones[0], twos[0]) > 12
-                else distinct[0]
-            )
-            raise refuse(
-                text, "and others disagree on whether the day or the month comes first", "Write YYYY-MM-DD"
-            )
-        if max(ones) <= 12 and max(twos) <= 12:
-            raise refuse(
-                distinct[0],
-                "may be day first or month first: no date of the file decides",
-                "Write YYYY-MM-DD",
-            )
-        day_first = max(ones) > 12
-        form = "DD/MM/YYYY" if day_first else "MM/DD/YYYY"
-    days = {}
-    for text, match in zip(distinct, matches, strict=True):
-        part = match.groupdict()
-        if part.get("time") and set(part["time"]) - set("0:."):
-            raise refuse(
-                text, "has a time of day", "A panel has one row a day: aggregate to days and write YYYY-MM-DD"
-            )
-        try:
-            if "mon" in part:
-                month, day = MONTHS.index(part["mon"].lower()) + 1, part["d"]
-            elif "one" in part:
-                month, day = (part["two"], part["one"]) if day_first else (part["one"], part["two"])
-            else:
-                month, day = part["m"], part["d"]
-            days[text] = dt.date(int(part["y"]), int(month), int(day))
-        except ValueError as error:
-            raise refuse(text, "does not exist in the calendar", "Correct it; write YYYY-MM-DD") from error
-    return texts.replace_strict(days, return_dtype=pl.Date), form
-
-
 def _numbers(path: Path, cells: pl.Series, places: pl.Series, unit: str, style: str) -> pl.Series:
     """Return Float64 from text; other types pass as they are, for the panel's rules to judge."""
     if cells.dtype != pl.String:
         return cells
-    text = cells
-    if (
-        "commas" not in style
-        and (text.str.contains(r"^[+-]?\d+,\d+$")).any()
-        and not text.str.contains(r"\.").any()
-    ):
+    text = cells.set(cells.str.to_lowercase().is_in(MISSING).fill_null(False), None)
+    comma = text.str.contains(r"^[+-]?\d+,\d+$").any()
+    if comma and "commas" not in style and not text.str.contains(".", literal=True).any():
         text = text.str.replace(",", ".", literal=True)
     numbers = text.cast(pl.Float64, strict=False)
-    broken = (numbers.is_null() & cells.is_not_null()).arg_true()
-    if len(broken):
-        first = int(broken[0])
-        value = cells[first]
-        remedy = "Leave the cell empty if the value is missing; a column of text must go (or be named 'asset' if it names assets)"
-        if re.fullmatch(r"[+-]?[\d.,' ]+", value):
-            remedy = "Write plain decimals such as 1234.5, without thousands separators, one decimal sign in the whole column"
-        elif value.endswith("%"):
-            remedy = "Write decimals, 0.01 for 1 %"
-        elif re.fullmatch(r"[A-Z]", value):
-            remedy = "Letters in CRSP's RET are codes for missing: leave the cell empty"
-        raise ValueError(
-            f"{path}: {unit} {places[first]}, column {cells.name!r}: {value!r} is not a number. {remedy}."
-        )
-    return numbers
+    broken = (numbers.is_null() & text.is_not_null()).arg_true()
+    if len(broken) == 0:
+        return numbers
+    first = int(broken[0])
+    value = cells[first]
+    remedy = "Leave the cell empty if the value is missing; drop a column of text"
+    if re.fullmatch(r"[+-]?[\d.,' ]+", value):
+        remedy = "Write plain decimals such as 1234.5, with one decimal sign and no thousands separators"
+    elif value.endswith("%"):
+        remedy = "Write decimals, 0.01 for 1 %"
+    elif re.fullmatch(r"[A-Z]", value):
+        remedy = "Letters in CRSP's RET are codes for missing: leave the cell empty"
+    raise ValueError(
+        f"{path}: {unit} {places[first]}, column {cells.name!r}: {value!r} is not a number. {remedy}."
+    )
 
 
 def _stem(path: Path) -> str:

@@ -1,6 +1,9 @@
 r"""Simulated panels whose best possible forecast is known.
 
-.. math:: r_{i,t+1} = s_{i,t} + B_i f_{t+1} + \sigma_{i,t+1} e_{i,t+1}, \qquad s_{i,t} = k\, v_{i,t} g(x_{i,\le t})
+.. math::
+
+    r_{i,t+1} = s_{i,t} + B_i f_{t+1} + \sigma_{i,t+1} e_{i,t+1},
+    \qquad s_{i,t} = k\, v_{i,t}\, g(x_{i,\le t})
 
 ========================  ===============================================================================
 symbol                    meaning
@@ -11,31 +14,36 @@ f, e                      common factor, own noise; independent, mean 0; the fac
                           variance is `common_share` on average, spread by half of it over assets
 sigma                     own volatility, known at t
 a, b                      two features, independent N(0, 1), in the panel
-g                         "linear": :math:`a_t`; "interaction": :math:`a_t b_t`; "gated_filter": below; all with
-                          mean 0 and variance 1
+g                         "linear": :math:`a_t`; "interaction": :math:`a_t b_t`; "gated_filter": below;
+                          each with mean 0 and variance 1
 v                         1 daily volatility ("constant") or the asset's noise volatility of t + 1, which is
                           known at t ("proportional")
 k                         :math:`\sqrt{R^2 / (1 - R^2)}`
 ========================  ===============================================================================
 
-Since g is independent of the noise, :math:`\mathrm E s^2 / \mathrm E r^2 = R^2` under either scale: the oracle's R2 is known by
-construction. With a constant scale and changing volatility it is lower where volatility is high; with a proportional
-scale it is the same everywhere. "Matched signal-to-noise" can mean either.
+Since g is independent of the noise, :math:`\mathrm E s^2 / \mathrm E r^2 = R^2` under either scale: the
+oracle's R2 is known by construction. With a constant scale and changing volatility it is lower where
+volatility is high; with a proportional scale it is the same everywhere. "Matched signal-to-noise" can mean
+either.
 
-The gated filter needs composition over several steps, so that depth can matter at all: with z = a at first, each stage
-with its lags (k, j, j') does
+The gated filter needs composition over several steps, so that depth can matter at all: with z = a at first,
+each stage with its lags (k, j, j') does
 
-.. math:: z_t \leftarrow \tanh\bigl(1.5\,(\tanh(2 b_{t-k})\, z_t + 0.8\, z_{t-j}\,\mathrm{sign}(z_{t-j'} + 0.3))\bigr) / 0.6,
+.. math::
+
+    z_t \leftarrow \tanh\bigl(1.5\,(\tanh(2 b_{t-k})\, z_t
+    + 0.8\, z_{t-j}\,\mathrm{sign}(z_{t-j'} + 0.3))\bigr) / 0.6,
 
 and g is z standardised by its population mean and standard deviation.
 
-Volatility ("garch") follows a GARCH(1,1) of persistence :math:`\alpha + \beta = 0.98`, for the factor and each asset's own noise.
-The dial `vol_of_vol` is the standard deviation over the mean of the conditional variance, c; with kurtosis K of the innovations
+Volatility ("garch") follows a GARCH(1,1) of persistence :math:`\alpha + \beta = 0.98`, for the factor and
+each asset's own noise. The dial `vol_of_vol` is the standard deviation over the mean of the conditional
+variance, c; with kurtosis K of the innovations
 
 .. math:: \alpha^2 = \frac{c^2 (1 - 0.98^2)}{(K - 1)(1 + c^2)},
 
-so 0 is homoskedastic, 1 (with Gaussian innovations) gives the textbook 0.10 and 0.88, and the unconditional variance is the
-same at every dose.
+so 0 is homoskedastic, 1 (with Gaussian innovations) gives the textbook 0.10 and 0.88, and the unconditional
+variance is the same at every dose.
 """
 
 from __future__ import annotations
@@ -58,7 +66,8 @@ NOISES = ("gaussian", "student_t", "garch")
 SCALES = ("constant", "proportional")
 
 PERSISTENCE = 0.98
-# GARCH of persistence 0.98 forgets its start by exp(-10) in this many days; the lags of the filter are far shorter.
+# GARCH of persistence 0.98 forgets its start by exp(-10) in this many days; the lags of the filter are far
+# shorter.
 BURN_IN = 500
 # (k, j, j') of each stage: small, different, and never all in reach of one step of another stage.
 STAGE_LAGS = ((1, 1, 2), (2, 3, 1))
@@ -71,7 +80,8 @@ class Simulation:
     Attributes
     ----------
     panel : Panel
-        ``close`` and the features ``a`` and ``b``; the log return of `close` over (t, t+1] is the simulated one.
+        ``close`` and the features ``a`` and ``b``; the log return of `close` over (t, t+1] is the simulated
+        one.
     signal : polars.DataFrame
         ``date, asset, signal``: the oracle's forecast at each date of the next day's log return.
     volatility : polars.DataFrame
@@ -105,8 +115,8 @@ def simulate(
 ) -> Simulation:
     """Draw a panel of `num_days` business days from 2000-01-03.
 
-    The seed fixes features, innovations and loadings separately: panels of the same seed and size share their features
-    whatever the signal and noise, and their innovations whatever the signal and `r2`.
+    The seed fixes features, innovations and loadings separately: panels of the same seed and size share their
+    features whatever the signal and noise, and their innovations whatever the signal and `r2`.
 
     Parameters
     ----------
@@ -119,7 +129,8 @@ def simulate(
     noise
         "gaussian" and "student_t" (5 degrees) have constant volatility; "garch" has Gaussian innovations.
     vol_of_vol
-        Coefficient of variation of the conditional variance under "garch" (1 by default); 0 is constant volatility.
+        Coefficient of variation of the conditional variance under "garch" (1 by default); 0 is constant
+        volatility.
     degrees
         Degrees of freedom of the innovations, scaled to variance 1, in place of the noise's own.
     common_share
@@ -245,7 +256,8 @@ def _garch(innovations: Array, alpha: float) -> tuple[Array, Array]:
     beta = PERSISTENCE - alpha
     if beta < 0:
         raise ValueError(
-            f"vol_of_vol asks for alpha = {alpha:.3f} above the persistence {PERSISTENCE}; choose a smaller one."
+            f"vol_of_vol asks for alpha = {alpha:.3f} above the persistence {PERSISTENCE}; choose a smaller "
+            "one."
         )
     variance = np.ones_like(innovations)
     for t in range(1, len(innovations)):

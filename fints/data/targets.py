@@ -12,10 +12,10 @@ name                   target                                              scale
 =====================  ==================================================  ===============================
 
 :math:`\sigma_t^2 = \sum_{k=0}^{62} w_k r_{t-k}^2`, :math:`w_k \propto 2^{-k/21}`, weights summing to 1: the
-exponentially weighted daily variance about zero, half-life 21 own trading days, cut off after 63 so that it is
-known from those days alone. It is null before 63 returns exist and where all of them are 0; then there is
-no volatility-scaled target. Mean and deviation (divisor: the number of assets) of the cross-sectional target are over
-the assets that have a forward return from that date.
+exponentially weighted daily variance about zero, half-life 21 own trading days, cut off after 63 so that it
+is known from those days alone. It is null before 63 returns exist and where all of them are 0; then there is
+no volatility-scaled target. Mean and deviation (divisor: the number of assets) of the cross-sectional target
+are over the assets that have a forward return from that date.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def targets(panel: Panel, name: str, horizon: int) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        Row for row those of ``panel.frame``: ``date, asset, target, scale, label_end``. `target` is null on each
-        asset's last `horizon` own trading days, where it did not trade, and where it is undefined (no volatility; fewer
-        than two assets or no dispersion on the date). `scale` is causal, so it is known where the target is not.
-        `label_end` (Date) is when the target is known: that of the asset's h-th next own trading day, for
-        ``cross_sectional`` the latest of its date.
+        Row for row those of ``panel.frame``: ``date, asset, target, scale, label_end``. `target` is null on
+        each asset's last `horizon` own trading days, where it did not trade, and where it is undefined (no
+        volatility; fewer than two assets or no dispersion on the date). `scale` is causal, so it is known
+        where the target is not. `label_end` (Date) is when the target is known: that of the asset's h-th next
+        own trading day, for ``cross_sectional`` the latest of its date.
 
     Raises
     ------

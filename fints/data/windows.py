@@ -35,7 +35,8 @@ class Windows:
     targets : torch.Tensor
         (A, D) float32, NaN where missing.
     label_ends : numpy.ndarray
-        (A, D) int64, the place in `dates` at which the target is known; a very large number where there is none.
+        (A, D) int64, the place in `dates` at which the target is known; a very large number where there is
+        none.
     context : int
         T.
     min_present : int
@@ -80,7 +81,8 @@ class Windows:
         """
         if context < 1 or not 0 < min_valid <= 1:
             raise ValueError(
-                f"context must be at least 1 and min_valid in (0, 1]; got context = {context}, min_valid = {min_valid}."
+                f"context must be at least 1 and min_valid in (0, 1]; got context = {context}, min_valid = "
+                f"{min_valid}."
             )
         lacking = [name for name in names if name not in features.columns]
         if lacking or not names:
@@ -89,7 +91,8 @@ class Windows:
         assets = features["asset"].unique().sort().to_list()
         if len(dates) < context:
             raise ValueError(
-                f"context = {context} needs at least {context} days; the panel has {len(dates)}. Give a longer panel or "
+                f"context = {context} needs at least {context} days; the panel has {len(dates)}. Give a "
+                "longer panel or "
                 "choose a shorter context."
             )
         day, asset = _places(features, dates, assets)
@@ -125,10 +128,11 @@ class Windows:
     ) -> WindowSet:
         """Choose the windows whose decision date (last day) lies in [start, end], both included.
 
-        A window is chosen if its last day is present and at least `min_present` of its T days are; with `labelled`
-        only if its last day has a target. Targets of days before `start` are left out, so a validation window
-        that reaches back into the training period does not score it. So are targets that end later than the horizon's
-        usual distance after `end`: a label that runs over a halt cannot reach into the next period.
+        A window is chosen if its last day is present and at least `min_present` of its T days are; with
+        `labelled` only if its last day has a target. Targets of days before `start` are left out, so a
+        validation window that reaches back into the training period does not score it. So are targets that
+        end later than the horizon's usual distance after `end`: a label that runs over a halt cannot reach
+        into the next period.
 
         Raises
         ------
@@ -139,8 +143,10 @@ class Windows:
             raise ValueError(f"start must not lie after end; got {start} and {end}.")
         if labelled and not self.targets.isfinite().any():
             raise ValueError(
-                "labelled windows need targets, and this panel gives none: it has no more days than the horizon, or its "
-                "volatility is unknown or zero everywhere. Give a longer panel or choose the target log_return."
+                "labelled windows need targets, and this panel gives none: it has no more days than the "
+                "horizon, or its "
+                "volatility is unknown or zero everywhere. Give a longer panel or choose the target "
+                "log_return."
             )
         first = 0 if start is None else int(np.searchsorted(self.dates, np.datetime64(start, "D")))
         stop = (
