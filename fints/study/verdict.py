@@ -1,0 +1,217 @@
+"""The verdict on a contrast by a rule fixed before any run, and the words and digits it is told in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fints.evaluation.inference import Contrast, contrast_power, equivalence
+
+__all__ = ["MEASURES", "RULE", "Decision", "Measure", "decide", "describe", "p_text", "sentence"]
+
+ALPHA = 0.05
+POWER = 0.8
+MOST_FOLDS = 10_000
+
+RULE = (
+    "The rule was fixed before the run. A difference is the mean of paired differences over (fold, seed), "
+    "with errors clustered by fold and Student's t with folds − 1 degrees of freedom. In this order: "
+    "(1) fewer than two folds, or no finished fit in either arm: no verdict. "
+    "(2) The 90 % interval lies inside ± the smallest effect of interest (two one-sided tests at 5 %): "
+    "no difference that matters, even if it is not zero. "
+    "(3) The 95 % interval excludes zero: one arm beats the other. (4) Otherwise: undecided. "
+    "A large p value alone never reads “no difference”."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """How a metric is shown: its name, the factor to shown units and their name, its noun."""
+
+    label: str
+    factor: float = 1.0
+    unit: str = ""
+    difference_unit: str = ""
+
+    def decimals(self, resolution: float) -> int:
+        """Return the decimals that show one digit beyond `resolution` (in metric units)."""
+        shown = abs(resolution) * self.factor
+        return 3 if not shown else min(6, max(0, 1 - math.floor(math.log10(shown))))
+
+    def text(self, value: float | None, decimals: int) -> str:
+        """Return a value in shown units, without its unit; a dash for a missing one."""
+        return "–" if value is None else number(value * self.factor, decimals)
+
+
+_R2 = {"factor": 100.0, "unit": "%", "difference_unit": "percentage points"}
+MEASURES: Mapping[str, Measure] = {
+    "r2_zero": Measure(label="R² against zero", **_R2),  # type: ignore[arg-type]
+    "r2_mean": Measure(label="R² against the prevailing mean", **_R2),  # type: ignore[arg-type]
+    "share_of_oracle": Measure(label="share of oracle", **_R2),  # type: ignore[arg-type]
+    "ic": Measure(label="IC"),
+    "rank_ic": Measure(label="rank IC"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What the rule says of one contrast.
+
+    `kind` is "void", "equivalent", "better", "worse" or "undecided". `power` is that of finding
+    the smallest effect with the folds at hand and the spread observed, `detectable` the effect
+    found with 80 % probability, `folds_needed` the folds in all that decide either way with 80 %
+    (None: more than 10,000, or unknown).
+    """
+
+    kind: str
+    equivalence_p: float | None
+    equivalence_low: float | None
+    equivalence_high: float | None
+    power: float | None
+    detectable: float | None
+    folds_needed: int | None
+
+
+def decide(contrast: Contrast | None, smallest_effect: float, *, any_finished: bool = True) -> Decision:
+    """Apply `RULE` to one contrast (None: it had no pair)."""
+    if contrast is None or contrast.sd is None or contrast.p is None or not any_finished:
+        return Decision(
+            kind="void",
+            equivalence_p=None,
+            equivalence_low=None,
+            equivalence_high=None,
+            power=None,
+            detectable=None,
+            folds_needed=None,
+        )
+    from fints.evaluation.inference import minimum_detectable_effect
+
+    same = equivalence(contrast, smallest_effect, alpha=ALPHA)
+    if same.equivalent:
+        kind = "equivalent"
+    elif contrast.p < ALPHA:
+        kind = "better" if contrast.estimate > 0 else "worse"
+    else:
+        kind = "undecided"
+    return Decision(
+        kind=kind,
+        equivalence_p=same.p,
+        equivalence_low=same.low,
+        equivalence_high=same.high,
+        power=contrast_power(smallest_effect, sd=contrast.sd, clusters=contrast.clusters, alpha=ALPHA),
+        detectable=minimum_detectable_effect(
+            sd=contrast.sd, clusters=contrast.clusters, power=POWER, alpha=ALPHA
+        ),
+        folds_needed=folds_to_decide(contrast.sd, smallest_effect),
+    )
+
+
+def folds_to_decide(sd: float, smallest_effect: float) -> int | None:
+    r"""Return the fewest folds that find the smallest effect, or its absence, with 80 % probability.
+
+    The difference test at the smallest effect needs `contrast_power` of 80 %; the equivalence test
+    at a true difference of zero needs :math:`(t_{0.95} + t_{0.90})\, s / \sqrt{K} \le m`.
+    """
+    from scipy import stats
+
+    def enough(folds: int) -> bool:
+        found = contrast_power(smallest_effect, sd=sd, clusters=folds, alpha=ALPHA) >= POWER
+        reach = float(stats.t.ppf(1 - ALPHA, folds - 1) + stats.t.ppf((1 + POWER) / 2, folds - 1))
+        return found and reach * sd / math.sqrt(folds) <= smallest_effect
+
+    if not enough(MOST_FOLDS):
+        return None
+    low, high = 1, MOST_FOLDS
+    while high - low > 1:
+        middle = (low + high) // 2
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def describe(compare: tuple[str, str], against: str, within: Mapping[str, str]) -> str:
+    """Return a contrast in words, e.g. ``post_norm − pre_norm at depth 8``."""
+    return f"{compare[1]} − {against}{_place(within)}"
+
+
+def sentence(
+    decision: Decision,
+    contrast: Contrast | None,
+    *,
+    compare: tuple[str, str],
+    against: str,
+    within: Mapping[str, str],
+    measure: Measure,
+    smallest_effect: float,
+    num_seeds: int,
+    claim: str,
+) -> str:
+    """Return the verdict in one sentence or two, its standing first."""
+    place = _place(within)
+    standing = {
+        "none": "Claims nothing (a run this short only checks the path); by the rule it would read: ",
+        "exploratory": "Exploratory: ",
+    }.get(claim, "")
+    arms = f"{compare[1]} and {against}{place}"
+    if decision.kind == "void" or contrast is None:
+        if contrast is not None and contrast.clusters < 2:
+            reason = "one fold gives no error to judge by"
+        else:
+            reason = "neither arm has finished fits to compare"
+        return f"{standing}no verdict on {arms}: {reason}."
+    digits = measure.decimals(smallest_effect)
+    unit = f" {measure.difference_unit}" if measure.difference_unit else ""
+    of = f" of {measure.label}" if unit else f" in {measure.label}"
+    size = f"{measure.text(abs(contrast.estimate), digits)}{unit}{of}"
+    margin = f"±{measure.text(smallest_effect, digits)}{unit}"
+    interval = (
+        f"95 % interval {measure.text(contrast.low, digits)} to {measure.text(contrast.high, digits)}, "
+        f"{p_text(contrast.p)}, {_count(contrast.clusters, 'fold')} × {_count(num_seeds, 'seed')}"
+    )
+    if decision.kind in ("better", "worse"):
+        winner, loser = (compare[1], against) if decision.kind == "better" else (against, compare[1])
+        return f"{standing}{winner} beats {loser}{place} by {size} ({compare[1]} − {against}: {interval})."
+    signed = f"{measure.text(contrast.estimate, digits)}{unit}{of}"
+    if decision.kind == "equivalent":
+        return (
+            f"{standing}no difference beyond {margin} between {arms}: {compare[1]} − {against} is {signed} "
+            f"(90 % interval {measure.text(decision.equivalence_low, digits)} to "
+            f"{measure.text(decision.equivalence_high, digits)}, "
+            f"equivalence {p_text(decision.equivalence_p)}, "
+            f"{_count(contrast.clusters, 'fold')} × {_count(num_seeds, 'seed')})."
+        )
+    if decision.folds_needed is None:
+        need = f"more than {MOST_FOLDS:,} folds like these would be needed"
+    else:
+        more = max(1, decision.folds_needed - contrast.clusters)
+        need = f"needs about {more:,} more {'fold' if more == 1 else 'folds'} like these"
+    return (
+        f"{standing}undecided whether {compare[1]} differs from {against}{place}: the difference is {signed} "
+        f"({interval}); neither zero nor {margin} can be excluded; {need}."
+    )
+
+
+def number(value: float, decimals: int) -> str:
+    """Return a number with fixed decimals and a true minus sign; never a negative zero."""
+    text = f"{value:,.{decimals}f}"
+    if text.startswith("-"):
+        text = "−" + text[1:] if any(digit in text for digit in "123456789") else text[1:]
+    return text
+
+
+def p_text(p: float | None) -> str:
+    """Return ``p = 0.023`` or ``p < 0.001``."""
+    if p is None:
+        return "p not defined"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}" if p < 0.1 else f"p = {p:.2f}"
+
+
+def _place(within: Mapping[str, str]) -> str:
+    return " at " + ", ".join(f"{factor} {level}" for factor, level in within.items()) if within else ""
+
+
+def _count(number_of: int, noun: str) -> str:
+    return f"{number_of} {noun}" + ("" if number_of == 1 else "s")

@@ -1,0 +1,243 @@
+"""A small study folder of made-up forecasts, as the engine leaves one, for what reads such a folder."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+DAY = dt.date(2010, 1, 4)
+
+
+@pytest.fixture
+def make_study() -> Callable[..., tuple[dict[str, Any], Path]]:
+    return build_study
+
+
+def build_study(
+    folder: Path,
+    *,
+    schemes: tuple[str, ...] = ("pre_norm", "post_norm", "dynamic_hyper_connections"),
+    depths: tuple[str, ...] = ("2", "8"),
+    folds: int = 4,
+    seeds: tuple[int, ...] = (0, 1),
+    days: int = 60,
+    assets: int = 6,
+    skill: dict[str, float] | None = None,
+    failed: dict[tuple[str, int, int], str] | None = None,
+    missing: tuple[tuple[str, int, int], ...] = (),
+    simulated: bool = False,
+    baselines: bool = True,
+    **changes: Any,
+) -> tuple[dict[str, Any], Path]:
+    """Write the parquet files of a study whose forecasts are `skill` x signal + noise.
+
+    `skill` is by arm or scheme. Draws depend on arm, fold and seed alone, so one arm more or less
+    changes no other arm.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    skill, failed = skill or {}, failed or {}
+    arms = [
+        {
+            "name": f"{scheme}-depth_{depth}",
+            "levels": {"residual": scheme, "depth": depth},
+            "experiment": {"data": {"horizon": 1}, "model": {"residual": scheme, "depth": int(depth)}},
+        }
+        for scheme, depth in itertools.product(schemes, depths)
+    ]
+    forecasts, fits, profiles, history, references = [], [], [], [], []
+    rates = [0.0005, 0.001, 0.002]
+    for fold in range(folds):
+        rng = np.random.default_rng([7, fold])
+        dates = [DAY + dt.timedelta(days=fold * days + day) for day in range(days)]
+        keys = pl.DataFrame(
+            {
+                "date": np.repeat(np.array(dates, dtype="datetime64[D]"), assets),
+                "asset": [f"asset_{number}" for number in range(assets)] * days,
+            }
+        ).with_columns(pl.col("date").cast(pl.Date))
+        signal = 0.3 * rng.standard_normal(len(keys))
+        realised = signal + np.sqrt(1 - 0.09) * rng.standard_normal(len(keys))
+        for name, forecast in (
+            ("zero", np.zeros(len(keys))),
+            ("prevailing_mean", np.full(len(keys), 0.01)),
+            ("ar1", 0.02 * rng.standard_normal(len(keys))),
+            ("ridge", 0.4 * signal + 0.1 * rng.standard_normal(len(keys))),
+            *([("oracle", signal)] if simulated else []),
+        ):
+            references.append(
+                keys.with_columns(
+                    baseline=pl.lit(name),
+                    fold=pl.lit(fold, pl.Int64),
+                    forecast=pl.Series(forecast),
+                    realised=pl.Series(realised),
+                    unit_scale=pl.lit(0.01),
+                )
+            )
+        for number, arm in enumerate(arms):
+            for seed in seeds:
+                key = (arm["name"], fold, seed)
+                if key in missing:
+                    continue
+                own = np.random.default_rng([11, number, fold, seed])
+                strength = skill.get(arm["name"], skill.get(arm["levels"]["residual"], 0.5))
+                forecast = strength * signal + 0.12 * own.standard_normal(len(keys))
+                forecasts.append(
+                    keys.with_columns(
+                        arm=pl.lit(arm["name"]),
+                        fold=pl.lit(fold, pl.Int64),
+                        seed=pl.lit(seed, pl.Int64),
+                        forecast=pl.Series(forecast),
+                        realised=pl.Series(realised),
+                        unit_scale=pl.lit(0.01),
+                    ).select("arm", "fold", "seed", "date", "asset", "forecast", "realised", "unit_scale")
+                )
+                outcome = failed.get(key, "finished")
+                fits.append(_fit(arm, "final", fold, seed, 0.001, outcome, 0.91 - 0.02 * strength))
+                profiles += _profile(arm, fold, seed, own)
+                history += _history(arm, fold, seed, strength)
+    for arm, rate in itertools.product(arms, rates):
+        fits.append(_fit(arm, "tuning", 0, 1000, rate, "finished", 0.9 + abs(np.log(rate / 0.001)) * 0.01))
+    spec: dict[str, Any] = {
+        "format": 1,
+        "name": "residual_by_depth",
+        "title": "Does the residual scheme matter as depth grows?",
+        "docstring": DOCSTRING,
+        "preset": "quick",
+        "claim": "exploratory",
+        "changes": {},
+        "commit": "0123456789abcdef",
+        "command": "python studies/residual_by_depth.py run --preset quick",
+        "dataset": "made-up",
+        "checksum": "fedcba9876543210",
+        "sealed_from": "2018-01-01",
+        "span": ["1995-01-03", "2017-12-29"],
+        "num_assets": assets,
+        "factors": {"residual": list(schemes), "depth": list(depths)},
+        "arms": arms,
+        "folds": [
+            {
+                "index": fold,
+                "train": ["2000-01-03", "2008-12-31"],
+                "validation": ["2009-01-02", "2009-12-31"],
+                "test": [
+                    (DAY + dt.timedelta(days=fold * days)).isoformat(),
+                    (DAY + dt.timedelta(days=(fold + 1) * days - 1)).isoformat(),
+                ],
+            }
+            for fold in range(folds)
+        ],
+        "seeds": list(seeds),
+        "tuning": {
+            "space": {"training.learning_rate": rates},
+            "points": [{"training.learning_rate": rate} for rate in rates],
+            "folds": 1,
+            "seeds": [1000],
+        },
+        "contrasts": [
+            _contrast(schemes[1], depths[-1], primary=True),
+            *(_contrast(schemes[1], depth, primary=False) for depth in depths[:-1]),
+            *(_contrast(scheme, depths[-1], primary=False) for scheme in schemes[2:]),
+        ],
+        "outcome": "r2_zero",
+        "smallest_effect": 0.01,
+    } | changes
+    pl.concat(forecasts).write_parquet(folder / "forecasts.parquet")
+    pl.DataFrame(fits).write_parquet(folder / "fits.parquet")
+    pl.DataFrame(profiles, infer_schema_length=None).write_parquet(folder / "profiles.parquet")
+    pl.DataFrame(history).write_parquet(folder / "history.parquet")
+    if baselines:
+        pl.concat(references).write_parquet(folder / "baselines.parquet")
+    return spec, folder
+
+
+DOCSTRING = """Does the residual scheme matter as depth grows?
+
+Question
+--------
+Does `post_norm` forecast daily returns better or worse than `pre_norm` when the network is deep?
+
+Hypotheses
+----------
+- At depth 2 the schemes are equivalent.
+- At depth 8 `post_norm` is worse, because it is harder to train.
+
+Primary outcome: out-of-sample R2 against zero at depth 8. The hypothesis is refuted
+if the interval of the difference lies above zero.
+"""
+
+
+def _contrast(scheme: str, depth: str, *, primary: bool) -> dict[str, Any]:
+    return {
+        "compare": ["residual", scheme],
+        "against": "pre_norm",
+        "within": {"depth": depth},
+        "primary": primary,
+    }
+
+
+def _fit(
+    arm: dict[str, Any], role: str, fold: int, seed: int, rate: float, outcome: str, loss: float
+) -> dict[str, Any]:
+    return {
+        "arm": arm["name"],
+        "role": role,
+        "fold": fold,
+        "seed": seed,
+        "learning_rate": rate,
+        "outcome": outcome,
+        "reason": "" if outcome == "finished" else "the loss is not finite",
+        "validation_loss": loss,
+        "best_step": 250,
+        "steps": 300,
+        "parameters": 12_000 * arm["experiment"]["model"]["depth"],
+        "key": f"{arm['name']}-{role}-{fold}-{seed}-{rate}",
+    }
+
+
+def _profile(arm: dict[str, Any], fold: int, seed: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    layers = 2 * arm["experiment"]["model"]["depth"]
+    gain = {"pre_norm": 1.0, "post_norm": 0.6}.get(arm["levels"]["residual"], 0.8)
+    rows = []
+    for step, layer in itertools.product((0, 300), range(layers)):
+        null = float(np.sqrt(layer / (layer + 1)))
+        wobble = float(np.exp(0.1 * rng.standard_normal()))
+        rows.append(
+            {
+                "arm": arm["name"],
+                "fold": fold,
+                "seed": seed,
+                "step": step,
+                "layer": layer,
+                "block": layer // 2,
+                "kind": "attention" if layer % 2 == 0 else "feed_forward",
+                "adjacent_cosine": None if layer == 0 else min(0.999, null * gain * wobble),
+                "adjacent_cosine_centred": None if layer == 0 else min(0.999, null * gain * 0.9),
+                "adjacent_cosine_null": null,
+                "adjacent_cosine_initial": None if layer == 0 else min(0.999, 0.5 + 0.5 * null * gain),
+                "relative_update": gain * wobble / np.sqrt(layer + 1),
+                "gradient_norm": 0.01 * wobble * np.exp(-0.1 * gain * layer),
+                "update_to_weight": None if step == 0 else 0.001 * wobble,
+            }
+        )
+    return rows
+
+
+def _history(arm: dict[str, Any], fold: int, seed: int, strength: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "arm": arm["name"],
+            "fold": fold,
+            "seed": seed,
+            "step": step,
+            "train_loss": 0.9 + 0.2 * float(np.exp(-step / 80)) - 0.02 * strength,
+            "validation_loss": 0.93 + 0.15 * float(np.exp(-step / 80)) - 0.01 * strength + 0.005 * fold,
+        }
+        for step in range(50, 301, 50)
+    ]
