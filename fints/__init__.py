@@ -1,9 +1,9 @@
 """Residual connections for deep transformers that forecast noisy financial returns, compared and explained.
 
 The public surface is small: `Forecaster` (fit and predict on polars frames), `load` (a saved
-forecaster, or ``models:/NAME`` from an MLflow registry), `Panel` and `read` (a checked frame of
-dates, assets and numbers). Everything else is imported from its own package, for example
-``fints.data.load("sp500-20")`` or ``fints.residual.RESIDUALS``.
+forecaster), `Panel` and `read` (a checked frame of dates, assets and numbers). Everything else is
+imported from its own package, for example ``fints.data.load("sp500-20")`` or
+``fints.residual.RESIDUALS``.
 
 Names are resolved on first use (PEP 562), so ``import fints`` loads nothing heavy.
 """
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fints.data import Panel, read
-    from fints.forecaster import Forecaster
-    from fints.registry import load
+    from fints.forecaster import Forecaster, load
 
 __all__ = ["Forecaster", "Panel", "__version__", "load", "read"]
 
@@ -25,7 +24,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Forecaster": "fints.forecaster",
     "Panel": "fints.data",
-    "load": "fints.registry",
+    "load": "fints.forecaster",
     "read": "fints.data",
 }
 

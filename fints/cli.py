@@ -31,7 +31,7 @@ WIDTH = 64
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
-# Plain help: the boxes of rich cost a quarter of a second of imports before the first line.
+# Plain help: importing what draws rich's boxes takes longer than the whole command without them.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 data = typer.Typer(rich_markup_mode=None)
 app.add_typer(data, name="data", help="List, show or check data.")
@@ -123,7 +123,7 @@ def data_list(as_json: AsJson = False) -> None:
         _print_json([card.to_dict() for card in cards])
         return
     rows = [
-        (card.name, str(card.assets), f"{card.rows:,}", str(card.span[0]), str(card.span[1]), card.title)
+        (card.name, str(len(card.assets)), f"{card.rows:,}", str(card.span[0]), str(card.span[1]), card.title)
         for card in cards
     ]
     _print_table(["name", "assets", "rows", "from", "to", "title"], rows, right=("assets", "rows"))
@@ -142,7 +142,11 @@ def data_show(
     if as_json:
         _print_json(found.to_dict() | {"path": str(found.path)})
         return
-    fields = found.to_dict() | {"rows": f"{found.rows:,}", "span": f"{found.span[0]} to {found.span[1]}"}
+    fields = found.to_dict() | {
+        "assets": ", ".join(found.assets),
+        "rows": f"{found.rows:,}",
+        "span": f"{found.span[0]} to {found.span[1]}",
+    }
     fields["sealed_from"] = (
         f"{found.sealed_from}: no study reads further" if found.sealed_from else "nothing sealed"
     )
@@ -229,7 +233,7 @@ def _console() -> Console:
     return Console(file=sys.stdout, soft_wrap=False)
 
 
-def _print_table(columns: list[str], rows: list[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:
+def _print_table(columns: list[str], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -24,16 +24,6 @@ MAY_IMPORT = {
     "model": {"config", "residual"},
     "diagnostics": {"config", "residual", "model", "training"},
     "forecaster": {"config", "data", "residual", "model", "training", "evaluation", "diagnostics"},
-    "registry": {
-        "config",
-        "data",
-        "residual",
-        "model",
-        "training",
-        "evaluation",
-        "diagnostics",
-        "forecaster",
-    },
     "study": {
         "config",
         "data",
@@ -43,7 +33,6 @@ MAY_IMPORT = {
         "evaluation",
         "diagnostics",
         "forecaster",
-        "registry",
     },
     "doctor": set(),
     "ui": {"study"},
@@ -51,7 +40,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 TORCH_ALONE = {"residual", "model", "training"}
-IMPORT_MLFLOW = {"fints/registry.py", "fints/study/tracking.py"}
+IMPORT_MLFLOW = {"fints/study/tracking.py"}
 # What a plain `import fints` or `fints --help` must not pay for.
 HEAVY = {
     "torch",
@@ -161,7 +150,7 @@ def test_one_step_of_every_scheme_trains_with_all_other_packages_refused() -> No
     assert "trained one step" in run.stdout
 
 
-def test_mlflow_is_imported_in_two_files_only_and_there_lazily() -> None:
+def test_mlflow_is_imported_by_the_tracker_only_and_there_lazily() -> None:
     users = {
         path.relative_to(ROOT).as_posix()
         for path in sources(PACKAGE)

@@ -139,3 +139,14 @@ def test_the_documents_name_no_place_outside_the_repository() -> None:
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         assert not re.search(r"/(tmp|root|home|work)/", text), document.name
+
+
+def test_the_examples_of_your_own_data_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
+    (table,) = blocks(text, "csv")
+    (tmp_path / "prices.csv").write_text(table, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    examples = blocks(text, "python")
+    assert len(examples) == 2
+    for code in examples:
+        exec(compile(code, "your-own-data.md", "exec"), {})
