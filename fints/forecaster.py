@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -10,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
-from torch import nn
 
 from fints.config import Experiment, override
 from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targets
 from fints.diagnostics import Profiler
 from fints.model import build, estimate_memory
-from fints.training import FitResult, derive, fit, predict, resolve_device
+from fints.training import FitResult, derive, fit, free_bytes, predict, resolve_device
 
 __all__ = ["FORMAT_VERSION", "Forecaster", "load"]
 
@@ -215,12 +214,26 @@ class Forecaster(BaseEstimator):
             )
 
         device = resolve_device(experiment.training.device)
-        model = build(
+        needed = estimate_memory(
             experiment.model,
             num_features=len(data.features),
             context=data.context,
-            seed=derive(self.seed, "model"),
-        ).to(device)
+            batch_size=experiment.training.batch_size,
+            activation_checkpointing=experiment.training.activation_checkpointing,
+            precision=experiment.training.precision,
+        )
+        free = free_bytes(device)
+        # A network that cannot fit is not drawn either: on the meta device it has shapes and no numbers.
+        drawn = free is None or needed <= free
+        with nullcontext() if drawn else torch.device("meta"):
+            model = build(
+                experiment.model,
+                num_features=len(data.features),
+                context=data.context,
+                seed=derive(self.seed, "model"),
+            )
+        if drawn:
+            model.to(device)
         probe = training_set.gather(_probe_positions(len(training_set), self.seed))
         result = fit(
             model,
@@ -230,15 +243,8 @@ class Forecaster(BaseEstimator):
             seed=derive(self.seed, "training"),
             checkpoint=None if checkpoint is None else Path(checkpoint),
             on_row=on_row,
-            profiler=Profiler(model, *probe, experiment.training),
-            estimated_bytes=estimate_memory(
-                experiment.model,
-                num_features=len(data.features),
-                context=data.context,
-                batch_size=experiment.training.batch_size,
-                activation_checkpointing=experiment.training.activation_checkpointing,
-                precision=experiment.training.precision,
-            ),
+            profiler=Profiler(model, *probe, experiment.training) if drawn else None,
+            estimated_bytes=needed,
         )
 
         known = [train_range] if validation_range is None else [train_range, validation_range]
@@ -269,6 +275,8 @@ class Forecaster(BaseEstimator):
         ------
         NotFittedError
             If `fit` was not called.
+        ValueError
+            If no window of `panel` is long enough, or the fit ran out of memory before it began.
         """
         forecast, units = self._forecast(panel, start, end)
         units = units.with_columns(pl.col("scale").fill_null(1.0) if self._unitless else pl.col("scale"))
@@ -377,6 +385,8 @@ class Forecaster(BaseEstimator):
         data = self.experiment_.data
         labels = targets(panel, data.target, data.horizon).filter(_between((start, end)))
         window_set = self.windows(panel, start, end)
+        if next(self.model_.parameters()).is_meta:
+            raise ValueError(f"the fit ended without a network and cannot forecast: {self.result_.reason}")
         output = predict(self.model_, window_set, batch_size=256)
         frame = window_set.keys().with_columns(
             pl.Series("mean", output["mean"][:, 0].double().numpy() * self.target_std_)

@@ -158,7 +158,7 @@ def test_a_saved_forecaster_predicts_the_same_bits(panel: Panel, tmp_path: Path,
 
 def test_the_file_of_format_1_loads_for_ever() -> None:
     forecaster = fints.load(FIXTURE / "model")
-    panel = load("sp500-20")["2008-01-01":"2008-03-31"]
+    panel = load("sp500-20")["2007-07-01":"2008-03-31"]
     expected = pl.read_parquet(FIXTURE / "forecasts.parquet")
     assert len(expected.drop_nulls()) > 100
     # Not bit for bit: another processor rounds in another order.
