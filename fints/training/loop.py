@@ -185,7 +185,8 @@ def fit(
     FitResult
         A divergence or a lack of memory is an outcome, not an error. The model then holds the
         best weights so far by validation (with `keep` "last": those of the last evaluation),
-        or, before the first evaluation, those it came with.
+        or, before the first evaluation, those it came with. Out of memory before the first
+        step leaves it on the CPU.
 
     Raises
     ------
@@ -247,6 +248,9 @@ def fit(
         # Outside the handlers: an exception in flight keeps the frames, and their tensors, alive.
         model.zero_grad(set_to_none=True)
         if outcome == "out_of_memory":
+            if progress.step == 0:
+                # The weights themselves may not have fitted: half of them would be left behind.
+                model.to("cpu")
             _release(device)
         failed = outcome in ("diverged", "out_of_memory")
         if failed or (config.keep == "best" and progress.best_loss is not None):

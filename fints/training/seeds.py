@@ -66,18 +66,15 @@ def one_thread() -> AbstractContextManager[None]:
 def private_stream(device: torch.device) -> Iterator[None]:
     """Let code inside draw from torch's global generators, and put them back afterwards."""
     cpu = torch.random.get_rng_state()
-    module = None if device.type == "cpu" else torch.get_device_module(device)
-    accelerator = None
-    if module is not None:
-        accelerator = module.get_rng_state(device) if device.type != "mps" else module.get_rng_state()
+    accelerator = _accelerator_state(device)
     try:
         yield
     finally:
         torch.random.set_rng_state(cpu)
-        if module is not None and device.type != "mps":
-            module.set_rng_state(accelerator, device)
-        elif module is not None:
-            module.set_rng_state(accelerator)
+        if device.type == "mps":
+            torch.mps.set_rng_state(accelerator)
+        elif device.type != "cpu":
+            torch.get_device_module(device).set_rng_state(accelerator, device)
 
 
 def reseed(seed: int, device: torch.device) -> None:
@@ -86,5 +83,13 @@ def reseed(seed: int, device: torch.device) -> None:
     if device.type == "mps":
         torch.mps.manual_seed(seed)
     elif device.type != "cpu":
-        with torch.device(device), torch.get_device_module(device).device(device):
+        with torch.get_device_module(device).device(device):
             torch.get_device_module(device).manual_seed(seed)
+
+
+def _accelerator_state(device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        return torch.empty(0, dtype=torch.uint8)
+    if device.type == "mps":
+        return torch.mps.get_rng_state()
+    return torch.get_device_module(device).get_rng_state(device)

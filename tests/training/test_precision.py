@@ -1,0 +1,100 @@
+"""Compiled, checkpointed, in half precision: the same fit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from fints.training import fit
+
+
+def _fit(network, windows, config, **options):
+    changes = {"residual": options.pop("residual", "pre_norm"), "dropout": options.pop("dropout", 0.0)}
+    model = network(**changes)
+    result = fit(model, windows(20), windows(9, 1), config, seed=3, **options)
+    return result, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("residual", ["pre_norm", "dynamic_hyper_connections"])
+def test_a_compiled_fit_equals_an_eager_one(network, windows, schedule, residual):
+    eager, weights = _fit(network, windows, schedule(), residual=residual)
+    compiled, again = _fit(
+        network, windows, schedule(compile=True), residual=residual, compile_backend="aot_eager"
+    )
+    assert compiled.outcome == "finished"
+    for a, b in zip(eager.history, compiled.history, strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+    for name, tensor in weights.items():
+        torch.testing.assert_close(again[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_a_compiled_fit_compiles_two_graphs_and_no_more(network, windows, schedule):
+    """One to train, one to evaluate: a partial batch must not make a third."""
+    graphs = []
+
+    def backend(graph, example_inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    _fit(network, windows, schedule(compile=True), compile_backend=backend)
+    assert len(graphs) == 2
+    # Compiled code is kept by class; without a reset the ninth network would run uncompiled.
+    for count in range(2, 6):
+        _fit(network, windows, schedule(compile=True, steps=4), compile_backend=backend)
+        assert len(graphs) == 2 * count
+
+
+@pytest.mark.slow
+def test_the_compiler_itself_trains_as_well(network, windows, schedule):
+    eager, _ = _fit(network, windows, schedule())
+    compiled, _ = _fit(network, windows, schedule(compile=True))
+    for a, b in zip(eager.history, compiled.history, strict=True):
+        assert a == pytest.approx(b, rel=1e-3)
+
+
+@pytest.mark.parametrize("residual", ["pre_norm", "post_norm", "dynamic_hyper_connections"])
+def test_half_precision_stays_finite_and_near_full_precision(network, windows, schedule, residual):
+    full, _ = _fit(network, windows, schedule(), residual=residual)
+    half, weights = _fit(network, windows, schedule(precision="bfloat16"), residual=residual)
+    assert half.outcome == "finished"
+    json.dumps(half.history, allow_nan=False)
+    for a, b in zip(full.history, half.history, strict=True):
+        assert b["validation_loss"] == pytest.approx(a["validation_loss"], rel=0.05)
+        assert b["validation_loss"] != a["validation_loss"]
+    assert all(tensor.dtype == torch.float32 for tensor in weights.values() if tensor.is_floating_point())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_recomputing_activations_changes_no_bit(network, windows, schedule, precision):
+    plain = schedule(precision=precision)
+    recomputed = schedule(precision=precision, activation_checkpointing=True)
+    first = _fit(network, windows, plain, dropout=0.2)
+    second = _fit(network, windows, recomputed, dropout=0.2)
+    assert first[0].history == second[0].history
+    assert all(torch.equal(tensor, second[1][name]) for name, tensor in first[1].items())
+
+
+def test_the_models_own_switch_is_put_back(network, windows, schedule):
+    model = network()
+    seen = []
+    fit(
+        model,
+        windows(20),
+        None,
+        schedule(activation_checkpointing=True),
+        seed=3,
+        on_row=lambda row: seen.append(model.activation_checkpointing),
+    )
+    assert set(seen) == {True}
+    assert not model.activation_checkpointing
+
+
+@pytest.mark.parametrize(("head", "loss"), [("point", "huber"), ("gaussian", "nll"), ("student_t", "nll")])
+def test_every_head_trains_under_its_loss(network, windows, schedule, head, loss):
+    model = network(head=head)
+    config = schedule(steps=80, loss=loss, evaluate_every=10)
+    result = fit(model, windows(60), windows(60, 1), config, seed=3)
+    assert result.outcome == "finished"
+    assert result.best_validation_loss < result.history[0]["validation_loss"]
