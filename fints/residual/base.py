@@ -24,7 +24,7 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NORMS", "Branch", "Residual", "State", "full_precision", "make_norm"]
+__all__ = ["NORMS", "Branch", "Residual", "State", "full_precision", "make_norm", "mean_of_streams"]
 
 Branch = Callable[[Tensor], Tensor]
 State = Tensor | tuple[Tensor, ...]
@@ -131,6 +131,20 @@ def check_sizes(width: int, num_sublayers: int, first_layer: int) -> None:
     ):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+
+
+def mean_of_streams(streams: Tensor, dim: int) -> Tensor:
+    """Return the mean over axis `dim`, summed in pairs.
+
+    In pairs the sum of 2, 4 or 8 equal streams only doubles, which is exact, so merging what was
+    opened gives it back bit for bit; a running sum rounds at 3, 5, 6 and 7 times.
+    """
+    terms = list(streams.unbind(dim))
+    num_streams = len(terms)
+    while len(terms) > 1:
+        pairs = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[2 * len(pairs) :]
+    return terms[0] / num_streams
 
 
 def full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:

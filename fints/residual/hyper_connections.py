@@ -14,7 +14,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fints.residual.base import Branch, Residual, check_sizes, full_precision, make_norm, norm_parameters
+from fints.residual.base import (
+    Branch,
+    Residual,
+    check_sizes,
+    full_precision,
+    make_norm,
+    mean_of_streams,
+    norm_parameters,
+)
 
 __all__ = ["DynamicHyperConnections", "StaticHyperConnections"]
 
@@ -115,7 +123,7 @@ class StaticHyperConnections(Residual[Tensor]):
 
     def merge(self, state: Tensor, layer: int) -> Tensor:
         """Return the mean of the streams."""
-        return state.mean(dim=0)
+        return mean_of_streams(state, 0)
 
     def close(self, state: Tensor, layer: int) -> Tensor:
         """Return N(mean of the streams)."""
@@ -237,7 +245,7 @@ class DynamicHyperConnections(Residual[Tensor]):
 
     def merge(self, state: Tensor, layer: int) -> Tensor:
         """Return the mean of the streams."""
-        return state.mean(dim=-2)
+        return mean_of_streams(state, -2)
 
     def close(self, state: Tensor, layer: int) -> Tensor:
         """Return N(mean of the streams)."""

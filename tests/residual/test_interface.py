@@ -1,0 +1,141 @@
+"""What every scheme in the table keeps, whatever its equation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fints.residual import RESIDUALS, build_residual, options_of
+
+NAMES = list(RESIDUALS)
+
+
+def states_of(state) -> tuple[torch.Tensor, ...]:
+    return state if isinstance(state, tuple) else (state,)
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.mark.parametrize("num_streams", [1, 2, 4, 8])
+def test_merging_what_was_opened_gives_it_back_bit_for_bit(name, num_streams):
+    options = {"num_streams": num_streams} if "num_streams" in options_of(name) else {}
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        residual = build_residual(name, options, width=33, num_sublayers=2)
+        x = torch.randn(40, 31, 33, generator=torch.Generator().manual_seed(0)).to(dtype)
+        assert torch.equal(residual.merge(residual.open(x), 0), x)
+
+
+def test_a_branch_is_given_the_norm_of_what_read_returns_and_runs_once(network, x, name):
+    net = network(name, random=True)
+    state, given = net.residual.open(x), []
+    for layer, branch in enumerate(net.branches):
+        h = net.residual.read(state, layer)
+        state = net.residual.step(state, layer, lambda u, branch=branch: given.append(u) or branch(u))
+        assert len(given) == layer + 1
+        expected = h if name == "post_norm" else net.residual.norms[layer](h)
+        torch.testing.assert_close(given[-1], expected, rtol=0, atol=1e-12)
+
+
+def test_every_parameter_learns_at_random_coefficients(network, x, name):
+    net = network(name, random=True)
+    target = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(2))
+    (net(x) - target).square().sum().backward()
+    silent = [key for key, p in net.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    assert silent == []
+
+
+def test_a_state_dict_restores_every_bit(network, x, name):
+    trained, fresh = network(name, random=True, seed=1), network(name)
+    assert not torch.equal(trained(x), fresh(x))
+    fresh.load_state_dict(trained.state_dict())
+    assert torch.equal(trained(x), fresh(x))
+
+
+def test_a_token_changes_nothing_at_the_other_tokens(network, x, name):
+    net = network(name, random=True)
+    shocked = x.clone()
+    shocked[:, 2] *= 1000
+    for layer, (before, after) in enumerate(zip(net.states(x), net.states(shocked), strict=True)):
+        merged = [net.residual.merge(state, layer) for state in (before, after)]
+        others = [0, 1, 3, 4]
+        assert torch.equal(merged[0][:, others], merged[1][:, others])
+        if layer < len(net.branches):
+            for value, other in zip(
+                net.residual.weights(before, layer).values(),
+                net.residual.weights(after, layer).values(),
+                strict=True,
+            ):
+                if value.shape[:2] == x.shape[:2]:
+                    assert torch.equal(value[:, others], other[:, others])
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("width", [8, 64, 128])
+def test_parameters_are_those_of_the_formula(name, width, norm):
+    grid = [1, 2, 4, 8] if "num_streams" in options_of(name) else [None]
+    norms = {"layer_norm": 2, "rms_norm": 1}[norm] * width
+    for num_streams in grid:
+        options = {} if num_streams is None else {"num_streams": num_streams}
+        residual = build_residual(name, options, width=width, num_sublayers=3, norm=norm)
+        per_sublayer = RESIDUALS[name].parameters_per_sublayer(width, norm=norm, **options)
+        final = 0 if name == "post_norm" else norms
+        assert sum(p.numel() for p in residual.parameters()) == 3 * (norms + per_sublayer) + final
+
+
+def test_parameters_are_those_of_the_published_table():
+    static, dynamic = RESIDUALS["static_hyper_connections"], RESIDUALS["dynamic_hyper_connections"]
+    for num_streams, width, shc, dhc in [
+        (2, 128, 8, 778),
+        (4, 64, 24, 538),
+        (4, 512, 24, 4122),
+        (8, 128, 80, 1618),
+    ]:
+        sizes = {"norm": "layer_norm", "num_streams": num_streams}
+        assert static.parameters_per_sublayer(width, **sizes) == shc
+        assert dynamic.parameters_per_sublayer(width, **sizes) == dhc
+
+
+def test_only_dynamic_maps_decay(name):
+    residual = build_residual(name, None, width=8, num_sublayers=2)
+    decayed = {key for key, _ in residual.named_parameters()} - residual.no_decay()
+    assert decayed == ({"W.0", "W.1"} if name == "dynamic_hyper_connections" else set())
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
+def test_an_all_zero_window_gives_finite_outputs_and_gradients(name, autocast):
+    residual = build_residual(name, None, width=16, num_sublayers=4)
+    branches = [torch.nn.Linear(16, 16) for _ in range(4)]
+    x = torch.zeros(2, 3, 16, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        state = residual.open(x)
+        for layer, branch in enumerate(branches):
+            state = residual.step(state, layer, branch)
+        output = residual.close(state, 4)
+    assert output.isfinite().all()
+    gradients = torch.autograd.grad(output.sum(), [x, *residual.parameters()])
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_under_autocast_branches_run_lower_and_the_trunk_does_not(name):
+    residual = build_residual(name, None, width=16, num_sublayers=2)
+    branch, seen = torch.nn.Linear(16, 16), []
+    with torch.autocast("cpu", torch.bfloat16):
+        state = residual.open(torch.randn(2, 3, 16))
+        for layer in range(2):
+            assert residual.read(state, layer).dtype == torch.float32
+            assert all(value.dtype == torch.float32 for value in residual.weights(state, layer).values())
+            state = residual.step(state, layer, lambda u: seen.append(branch(u)) or seen[-1])
+            assert all(part.dtype == torch.float32 for part in states_of(state))
+    assert [y.dtype for y in seen] == [torch.bfloat16] * 2
+
+
+def test_every_scheme_says_where_it_is_from(name):
+    scheme = RESIDUALS[name]
+    assert "arXiv" in scheme.paper
+    assert "F(" in scheme.equation
+    assert scheme.equals_pre_norm_at_start == (name != "post_norm")
+    for section in ("Source:", "Departures:", "Parameters per sublayer"):
+        assert section in scheme.__doc__
