@@ -46,6 +46,8 @@ def test_a_compiled_fit_compiles_two_graphs_and_no_more(network, windows, schedu
         assert len(graphs) == 2 * count
 
 
+# torch's own, raised while it imports its compiler: shown, but no error of ours.
+@pytest.mark.filterwarnings("default:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.slow
 def test_the_compiler_itself_trains_as_well(network, windows, schedule):
     eager, _ = _fit(network, windows, schedule())
