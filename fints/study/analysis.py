@@ -41,7 +41,10 @@ from fints.study.cells import (
 from fints.study.summaries import mean_history, mean_profiles, oracle_bins, outcome_counts, tried_points
 from fints.study.verdict import MEASURES, Measure, decide, describe, sentence
 
-__all__ = ["Analysis", "analyse"]
+__all__ = ["REFERENCE_R2", "Analysis", "analyse"]
+
+# A daily R2 at the upper end of what is realistic; the standard error of the study is told for it.
+REFERENCE_R2 = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,7 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
         profiles=mean_profiles(spec, optional_table(folder, "profiles"), final),
         history=mean_history(spec, optional_table(folder, "history"), final),
         oracle=oracle_bins(spec, frames, final),
-        scope=_scope(rows, dropped, final, fits, spec["smallest_effect"]),
+        scope=_scope(rows, dropped, final, fits),
     )
 
 
@@ -224,7 +227,7 @@ def _contrasts(
     horizon: int,
 ) -> tuple[pl.DataFrame, Contrast | None]:
     rows: list[dict[str, Any]] = []
-    primary: Contrast | None = None
+    found: list[tuple[Contrast | None, int]] = []
     for index, item in enumerate(_contrast_specs(spec)):
         (factor, compare), against, within = item["compare"], item["against"], item["within"]
         a = _arms_at(spec, {**within, factor: compare})
@@ -233,9 +236,7 @@ def _contrasts(
         contrast = paired_contrast(pairs) if pairs.height else None
         involved = cells.filter(pl.col("arm").is_in([arm["name"] for arm in (*a, *b)]))
         finished = int(involved["finished"].sum())
-        decision = decide(contrast, spec["smallest_effect"], any_finished=finished > 0)
-        if index == 0:
-            primary = contrast
+        found.append((contrast, finished))
         test = None
         if len(a) == len(b) == 1:
             one, other = averages[a[0]["name"]], averages[b[0]["name"]]
@@ -253,11 +254,6 @@ def _contrasts(
                     for name in ("estimate", "se", "sd", "low", "high", "p", "clusters", "cells")
                 },
                 "p_holm": None,
-                "decision": decision.kind,
-                "equivalence_p": decision.equivalence_p,
-                "power": decision.power,
-                "detectable": decision.detectable,
-                "folds_needed": decision.folds_needed,
                 "unpaired": unpaired,
                 "finished": finished,
                 "fits_compare": int(cells["arm"].is_in([arm["name"] for arm in a]).sum()),
@@ -270,9 +266,25 @@ def _contrasts(
             }
         )
     # The primary contrast was named before the run and stands alone; Holm is over the others.
-    for row, adjusted in zip(rows[1:], holm([row["p"] for row in rows[1:]]), strict=True):
-        row["p_holm"] = adjusted
-    return to_frame(rows), primary
+    smallest = spec["smallest_effect"]
+    decisions = [decide(contrast, smallest, any_finished=finished > 0) for contrast, finished in found]
+    adjusted = holm([row["p"] for row in rows[1:]])
+    same = holm([decision.equivalence_p for decision in decisions[1:]])
+    for place, (row, p, equivalence_p) in enumerate(zip(rows[1:], adjusted, same, strict=True), start=1):
+        contrast, finished = found[place]
+        row["p_holm"] = p
+        decisions[place] = decide(
+            contrast, smallest, any_finished=finished > 0, p=p, equivalence_p=equivalence_p
+        )
+    for row, decision in zip(rows, decisions, strict=True):
+        row |= {
+            "decision": decision.kind,
+            "equivalence_p": decision.equivalence_p,
+            "power": decision.power,
+            "detectable": decision.detectable,
+            "folds_needed": decision.folds_needed,
+        }
+    return to_frame(rows), found[0][0]
 
 
 def _arms_at(spec: Mapping[str, Any], levels: Mapping[str, str]) -> list[Mapping[str, Any]]:
@@ -361,7 +373,7 @@ _BASELINE_ORDER = {"zero": 0, "prevailing_mean": 1, "ar1": 2, "ar1_by_asset": 3,
 
 
 def _scope(
-    rows: pl.DataFrame, dropped: int, final: pl.DataFrame, fits: pl.DataFrame, smallest_effect: float
+    rows: pl.DataFrame, dropped: int, final: pl.DataFrame, fits: pl.DataFrame
 ) -> dict[str, float | int | None]:
     dates = rows["date"].n_unique()
     assets = effective_assets(rows.unique(["date", "asset"], keep="first", maintain_order=True))
@@ -373,7 +385,7 @@ def _scope(
         "rows_dropped": dropped,
         "final_fits": final.height,
         "tuning_fits": fits.filter(pl.col("role") != "final").height,
-        "r2_error": r2_standard_error(min(abs(smallest_effect), 0.99), dates=dates, assets=assets),
+        "r2_error": r2_standard_error(REFERENCE_R2, dates=dates, assets=assets),
     }
 
 

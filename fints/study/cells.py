@@ -140,6 +140,7 @@ def cell_frames(
 def cell_metrics(
     final: pl.DataFrame, frames: Mapping[tuple[str, int, int], pl.DataFrame], horizon: int
 ) -> pl.DataFrame:
+    """Return one row a final fit with its metrics on the judged rows, null where it has not run."""
     rows = []
     for row in final.iter_rows(named=True):
         frame = frames.get((row["arm"], row["fold"], row["seed"]))
@@ -168,6 +169,13 @@ def seed_average(
 
 
 def read_table(folder: Path, name: str, columns: Sequence[str]) -> pl.DataFrame:
+    """Return a required table of the folder, its keys as 64-bit integers.
+
+    Raises
+    ------
+    ValueError
+        If the file or a column is missing.
+    """
     path = folder / f"{name}.parquet"
     if not path.is_file():
         raise ValueError(f"{path} does not exist: run the study first, its report is made from that file.")
@@ -179,6 +187,7 @@ def read_table(folder: Path, name: str, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def optional_table(folder: Path, name: str) -> pl.DataFrame | None:
+    """Return a table of the folder, None if the study has none."""
     path = folder / f"{name}.parquet"
     return _whole_keys(pl.read_parquet(path)) if path.is_file() else None
 
@@ -190,11 +199,13 @@ def _whole_keys(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def plain_mean(series: pl.Series) -> float | None:
+    """Return the mean of the known values, None without any."""
     values = series.cast(pl.Float64).fill_nan(None).drop_nulls().sort().to_numpy()
     return float(values.mean()) if len(values) else None
 
 
 def to_frame(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Return rows as a frame; a column without any value is a column of numbers."""
     frame = pl.DataFrame(list(rows), infer_schema_length=None)
     return frame.with_columns(
         pl.col(name).cast(pl.Float64) for name, kind in frame.schema.items() if kind == pl.Null

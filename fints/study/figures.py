@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
@@ -93,7 +93,8 @@ def draw(analysis: Analysis, folder: Path) -> list[Figure]:
     drawn = []
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+        for name, value in STYLE.items():
+            matplotlib.rcParams[name] = value  # type: ignore[index]
         for maker in makers:
             made = maker(analysis)
             if made is None:
@@ -111,7 +112,7 @@ def draw(analysis: Analysis, folder: Path) -> list[Figure]:
 
 
 def _outcome(analysis: Analysis) -> tuple[Canvas, Figure]:
-    """Outcome by depth (or by arm, if no factor is a number) with intervals over folds."""
+    """Draw the outcome by depth (or by arm, if no factor is a number) with intervals over folds."""
     measure, axis = analysis.measure, analysis.axis
     outcome = analysis.spec["outcome"]
     unit = f" ({measure.unit})" if measure.unit else ""
@@ -147,18 +148,16 @@ def _outcome(analysis: Analysis) -> tuple[Canvas, Figure]:
     for label, arms, _ in lines:
         values = [(level, rows[arm][outcome]) for level, arm in arms if rows[arm][outcome] is not None]
         if values:
-            first, last = values[0], values[-1]
             told.append(
-                f"{label} from {measure.text(first[1], digits)} at {axis} {first[0]} "
-                f"to {measure.text(last[1], digits)} at {last[0]}"
+                f"{label} "
+                + ", ".join(f"{measure.text(value, digits)} at {level}" for level, value in values)
             )
     lows = [row[f"{outcome}_low"] for row in rows.values()]
     above = sum(low is not None and low > 0 for low in lows)
     caption = (
-        f"{_capital(measure.label)}{unit} goes for "
-        + "; ".join(told)
-        + f". {above} of {len(lows)} arms have "
-        f"a 95 % interval above zero. Bars: intervals over {_folds(analysis)}, seeds clustered in their fold."
+        f"{_capital(measure.label)}{unit} by {axis}: {'; '.join(told)}. "
+        f"{above} of {len(lows)} arms have a 95 % interval above zero. "
+        f"Bars: intervals over {_folds(analysis)}, seeds clustered in their fold."
     )
     return canvas, Figure(
         name="outcome",
@@ -193,14 +192,14 @@ def _outcome_by_arm(analysis: Analysis, rows: dict[str, Any], label: str) -> tup
 
 
 def _contrasts(analysis: Analysis) -> tuple[Canvas, Figure] | None:
-    """Every contrast with its interval against zero and the smallest effect of interest."""
+    """Draw every contrast with its interval against zero and the smallest effect of interest."""
     measure = analysis.measure
     rows = [row for row in analysis.contrasts.iter_rows(named=True) if row["estimate"] is not None]
     if not rows:
         return None
     canvas, (axes,) = _canvas(1, height=0.75 + 0.36 * len(rows))
     margin = analysis.spec["smallest_effect"] * measure.factor
-    axes.axvspan(-margin, margin, color="#DDDDDD", linewidth=0, label=f"± smallest effect ({margin:g})")
+    axes.axvspan(-margin, margin, color="#DDDDDD", linewidth=0, label=f"too small to matter (± {margin:g})")
     axes.axvline(0, color="black", linewidth=0.8)
     for place, row in enumerate(rows):
         colour = COLOURS[1] if row["primary"] else COLOURS[0]
@@ -239,9 +238,9 @@ def _contrasts(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         f"{kinds.count(kind)} {word}" for kind, word in (*words, ("void", "without verdict")) if kind in kinds
     ]
     caption = (
-        f"By the rule, of {len(kinds)} {'contrast' if len(kinds) == 1 else 'contrasts'} {', '.join(counted)} "
-        f"(the first-named level against the second). 95 % intervals over {_folds(analysis)}, not adjusted for "
-        "their number; grey: differences too small to matter."
+        f"By the rule, the first-named level against the second: {', '.join(counted)}. "
+        f"95 % intervals over {_folds(analysis)}, not adjusted for their number; "
+        "grey: differences too small to matter."
     )
     return canvas, Figure(
         name="contrasts",
@@ -251,7 +250,7 @@ def _contrasts(analysis: Analysis) -> tuple[Canvas, Figure] | None:
 
 
 def _oracle(analysis: Analysis) -> tuple[Canvas, Figure] | None:
-    """Mean forecast against the planted signal."""
+    """Draw the mean forecast against the planted signal."""
     if not analysis.oracle.height:
         return None
     facets = _facets(analysis, set(analysis.oracle["arm"]))
@@ -260,7 +259,8 @@ def _oracle(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         for arm, label, style in facet.arms:
             own = analysis.oracle.filter(pl.col("arm") == arm)
             axes.plot(own["oracle"], own["forecast"], label=label, **_line(style), markevery=2)
-        ends = [float(analysis.oracle["oracle"].min()), float(analysis.oracle["oracle"].max())]  # type: ignore[arg-type]
+        signal = analysis.oracle["oracle"].to_numpy()
+        ends = [float(signal.min()), float(signal.max())]
         axes.plot(ends, ends, color="black", linestyle="--", linewidth=0.8, label="the signal itself")
         axes.axhline(0, color=GREY, linewidth=0.6)
         axes.set_title(facet.title)
@@ -281,14 +281,16 @@ def _oracle(analysis: Analysis) -> tuple[Canvas, Figure] | None:
 
 
 def _similarity(analysis: Analysis) -> tuple[Canvas, Figure] | None:
-    """Adjacent cosine by sublayer beside its null curve and its value at random initialisation."""
+    """Draw the adjacent cosine by sublayer beside its null curve and its value at random initialisation."""
 
     def panel(axes: Axes, facet: Facet) -> None:
         for arm, label, style in facet.arms:
             _profile_line(axes, analysis, arm, "adjacent_cosine", label, style)
             _profile_line(axes, analysis, arm, "adjacent_cosine_initial", None, style, dotted=True)
         null = _measured(analysis, facet.arms[0][0], "adjacent_cosine_null").filter(pl.col("layer") > 0)
-        axes.plot(null["layer"], null["mean"], color="black", linestyle="--", linewidth=0.9, label=NULL)
+        axes.plot(
+            null["layer"], null["mean"], color="black", linestyle="--", linewidth=0.9, label=f"null {NULL}"
+        )
 
     return _profile_figure(
         analysis,
@@ -307,7 +309,7 @@ def _similarity(analysis: Analysis) -> tuple[Canvas, Figure] | None:
 
 
 def _gradient(analysis: Analysis) -> tuple[Canvas, Figure] | None:
-    """Gradient norm by sublayer on a logarithmic axis."""
+    """Draw the gradient norm by sublayer on a logarithmic axis."""
 
     def panel(axes: Axes, facet: Facet) -> None:
         for arm, label, style in facet.arms:
@@ -329,7 +331,7 @@ def _gradient(analysis: Analysis) -> tuple[Canvas, Figure] | None:
 
 
 def _update(analysis: Analysis) -> tuple[Canvas, Figure] | None:
-    """Relative update of the stream, and update-to-weight ratio, by sublayer."""
+    """Draw the relative update of the stream, and update-to-weight ratio, by sublayer."""
     arms = set(analysis.profiles.filter(pl.col("measure") == "relative_update")["arm"])
     facets = _facets(analysis, arms)
     if not facets:
@@ -353,8 +355,9 @@ def _update(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         f"{label} {_ratio_text(analysis, arm, 'relative_update')}" for arm, label, _ in deepest.arms
     )
     caption = (
-        f"What the first sublayer adds to the stream, relative to the stream, as a multiple of what the last one "
-        f"adds{_at(deepest)}: {told}. Right: the last optimiser step relative to the weights. Bands: range over fits."
+        "What the first sublayer adds to the stream, relative to the stream, as a multiple of what the last "
+        f"one adds{_at(deepest)}: {told}. "
+        "Right: the last optimiser step relative to the weights. Bands: range over fits."
     )
     return canvas, Figure(
         name="update",
@@ -364,7 +367,7 @@ def _update(analysis: Analysis) -> tuple[Canvas, Figure] | None:
 
 
 def _training(analysis: Analysis) -> tuple[Canvas, Figure] | None:
-    """Training and validation loss by step."""
+    """Draw training and validation loss by step."""
     facets = _facets(analysis, set(analysis.history["arm"]))
     if not facets:
         return None
@@ -372,15 +375,22 @@ def _training(analysis: Analysis) -> tuple[Canvas, Figure] | None:
     for axes, facet in zip(panels, facets, strict=True):
         for arm, label, style in facet.arms:
             own = analysis.history.filter(pl.col("arm") == arm)
-            colour = COLOURS[style % len(COLOURS)]
-            axes.plot(own["step"], own["train_loss"], color=colour, label=label)
+            every = max(1, own.height // 8)
+            axes.plot(own["step"], own["train_loss"], label=label, markevery=every, **_line(style))
             validation = own.drop_nulls("validation_loss")
-            axes.plot(validation["step"], validation["validation_loss"], **_line(style), linestyle="--")
+            axes.plot(
+                validation["step"],
+                validation["validation_loss"],
+                linestyle="--",
+                markerfacecolor="white",
+                markevery=max(1, validation.height // 8),
+                **_line(style),
+            )
         axes.set_title(facet.title)
         axes.set_ylabel("loss")
     panels[-1].set_xlabel("optimiser step")
     handles, labels = _handles(panels[0])
-    handles += [_proxy("-", None), _proxy("--", "o")]
+    handles += [_proxy("-"), _proxy("--")]
     _legend(canvas, panels[0], handles=handles, labels=[*labels, "training", "validation"])
     deepest = facets[-1]
     told = []
@@ -388,7 +398,7 @@ def _training(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         losses = analysis.history.filter(pl.col("arm") == arm).drop_nulls("validation_loss")
         if losses.height:
             best = losses.sort("validation_loss", "step").row(0, named=True)
-            told.append(f"{label} {best['validation_loss']:.4g} at step {best['step']}")
+            told.append(f"{label} {best['validation_loss']:#.4g} at step {best['step']}")
     caption = (
         f"Lowest mean validation loss{_at(deepest)}: {'; '.join(told)}." if told else "Training loss by step."
     ) + " Mean over the finished final fits."
@@ -398,7 +408,7 @@ def _training(analysis: Analysis) -> tuple[Canvas, Figure] | None:
 
 
 def _tuning(analysis: Analysis) -> tuple[Canvas, Figure] | None:
-    """Validation loss against the tuned field, if it is one number."""
+    """Draw validation loss against the tuned field, if it is one number."""
     space = analysis.spec.get("tuning", {}).get("space", {})
     fields = [name for name, values in space.items() if len(values) > 1]
     if len(fields) != 1 or not all(isinstance(value, int | float) for value in space[fields[0]]):
@@ -474,7 +484,7 @@ def _profile_figure(
     panels[-1].set_xlabel("sublayer k (even: attention, odd: feed-forward)")
     handles, labels = _handles(panels[0])
     if analysis.profiles.filter(pl.col("measure") == f"{measure}_initial").height:
-        handles, labels = [*handles, _proxy(":", None)], [*labels, "before training"]
+        handles, labels = [*handles, _proxy(":")], [*labels, "before training"]
     _legend(canvas, panels[0], handles=handles, labels=labels)
     deepest = facets[-1]
     ends = "; ".join(f"{label} {told(arm)}" for arm, label, _ in deepest.arms)
@@ -599,7 +609,8 @@ def _log_axis(axes: Axes) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     decades = math.log10(high / low) if low > 0 else 1.0
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if decades > 2.5 else (1.0, 2.0, 5.0)))
+    few = (1.0, 2.0, 5.0) if decades > 0.7 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if decades > 2.5 else few))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:.0e}" if value < 1e-3 else f"{value:g}")
@@ -616,10 +627,10 @@ def _line(style: int) -> dict[str, Any]:
     return {"color": COLOURS[style % len(COLOURS)], "marker": MARKERS[style % len(MARKERS)]}
 
 
-def _proxy(linestyle: str, marker: str | None) -> Any:
+def _proxy(linestyle: Literal["-", "--", ":"]) -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], color=GREY, linestyle=linestyle, marker=marker)
+    return Line2D([], [], color=GREY, linestyle=linestyle)
 
 
 def _canvas(rows: int, *, height: float, columns: int = 1) -> tuple[Canvas, list[Axes]]:

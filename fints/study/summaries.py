@@ -29,6 +29,7 @@ PROFILE_MEASURES = {
 
 
 def outcome_counts(spec: Mapping[str, Any], final: pl.DataFrame, fits: pl.DataFrame) -> pl.DataFrame:
+    """Return the number of fits by arm, role and outcome."""
     tuning = fits.filter(pl.col("role") != "final").select("arm", "role", "outcome")
     every = pl.concat([tuning, final.select("arm", pl.lit("final").alias("role"), "outcome")])
     order = {arm["name"]: number for number, arm in enumerate(spec["arms"])}

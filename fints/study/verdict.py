@@ -21,6 +21,7 @@ RULE = (
     "(2) The 90 % interval lies inside ± the smallest effect of interest (two one-sided tests at 5 %): "
     "no difference that matters, even if it is not zero. "
     "(3) The 95 % interval excludes zero: one arm beats the other. (4) Otherwise: undecided. "
+    "Secondary contrasts are judged by p values adjusted after Holm, the primary one by its own. "
     "A large p value alone never reads “no difference”."
 )
 
@@ -73,8 +74,18 @@ class Decision:
     folds_needed: int | None
 
 
-def decide(contrast: Contrast | None, smallest_effect: float, *, any_finished: bool = True) -> Decision:
-    """Apply `RULE` to one contrast (None: it had no pair)."""
+def decide(
+    contrast: Contrast | None,
+    smallest_effect: float,
+    *,
+    any_finished: bool = True,
+    p: float | None = None,
+    equivalence_p: float | None = None,
+) -> Decision:
+    """Apply `RULE` to one contrast (None: it had no pair).
+
+    `p` and `equivalence_p` stand in for the contrast's own where they were adjusted for a family.
+    """
     if contrast is None or contrast.sd is None or contrast.p is None or not any_finished:
         return Decision(
             kind="void",
@@ -88,9 +99,10 @@ def decide(contrast: Contrast | None, smallest_effect: float, *, any_finished: b
     from fints.evaluation.inference import minimum_detectable_effect
 
     same = equivalence(contrast, smallest_effect, alpha=ALPHA)
-    if same.equivalent:
+    assert same.p is not None
+    if (same.p if equivalence_p is None else equivalence_p) < ALPHA:
         kind = "equivalent"
-    elif contrast.p < ALPHA:
+    elif (contrast.p if p is None else p) < ALPHA:
         kind = "better" if contrast.estimate > 0 else "worse"
     else:
         kind = "undecided"
