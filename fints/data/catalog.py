@@ -238,8 +238,7 @@ def _read_card(folder: Path) -> Card:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"{file}: a card is a JSON table with span (two ISO dates), assets, rows, checksum; {error!r}. "
-            "Correct it, or "
-            "delete it and fints describes the panel itself."
+            "Correct it, or delete it and fints describes the panel itself."
         ) from error
 
 

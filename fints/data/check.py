@@ -193,8 +193,7 @@ def _jumps(traded: pl.DataFrame) -> list[Finding]:
                 "warning",
                 "hundredfold",
                 f"{_count(units.height, 'move')} of about a factor of 100, first {_moves(units)}: pence and "
-                "pounds? "
-                "Bring the asset to one unit.",
+                "pounds? Bring the asset to one unit.",
             )
         )
     jumps = traded.filter((size > JUMP) & ~hundredfold)
@@ -204,8 +203,7 @@ def _jumps(traded: pl.DataFrame) -> list[Finding]:
                 "warning",
                 "jump",
                 f"{_count(jumps.height, 'move')} beyond a factor of 5, first {_moves(jumps)}: an unadjusted "
-                "or doubly adjusted "
-                "split, or genuine? Compare with another source; nothing is repaired.",
+                "or doubly adjusted split, or genuine? Compare with another source; nothing is repaired.",
             )
         )
     return findings
@@ -291,8 +289,7 @@ def _ticks(traded: pl.DataFrame) -> list[Finding]:
             f"{_count(len(coarse), 'asset')} with days on which the last decimal is worth more than "
             f"{COARSE_TICK * 1e4:.0f} bp, "
             f"most {worst[1]} ({worst[0]:.0%} of its days, {worst[2]} decimals, up to {worst[3] * 1e4:.0f} "
-            "bp): rounding fakes "
-            "reversal. Start later or find finer prices.",
+            "bp): rounding fakes reversal. Start later or find finer prices.",
         )
     ]
 
@@ -328,8 +325,7 @@ def _gaps(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
                     "warning",
                     "calendar_gap",
                     f"{_count(len(wide), 'gap')} of more than {GAP_DAYS} days in the calendar, first "
-                    f"{panel.dates[place]} to "
-                    f"{panel.dates[place + 1]}: a missing part of the file?",
+                    f"{panel.dates[place]} to {panel.dates[place + 1]}: a missing part of the file?",
                 )
             )
     elif isinstance(usual, float):

@@ -211,14 +211,14 @@ def _recipe(name: str) -> tuple[str, tuple[int, ...]] | None:
 
 def _unknown(panel: Panel, name: str) -> str:
     columns = [panel.price, *panel.feature_columns]
-    # A wrong stem with the right lags ("retrun_5") should be answered with those lags.
-    stem, digits = re.fullmatch(r"(.*?)((?:_\d+)*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
-    stems = {"return": 1, "volatility": 1, "log_volatility": 1, "momentum": 2}
-    candidates = [*columns, *(s + digits for s, lags in stems.items() if digits.count("_") == lags)]
-    near = difflib.get_close_matches(name, candidates, n=1) or difflib.get_close_matches(
-        stem, list(stems), n=1
-    )
-    hint = f" Did you mean {near[0] if near[0] in candidates else near[0] + '_{k}'}?" if near else ""
+    families = {family.split("_{")[0]: family for family in FEATURES if not family.startswith("rank_")}
+    stem, lags = re.fullmatch(r"(.*?)((?:_\d+)*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    near = difflib.get_close_matches(name, columns, n=1)
+    if not near and (stems := difflib.get_close_matches(stem, list(families), n=1)):
+        # A misspelt recipe is answered with its own lags, if it has as many as the recipe takes.
+        family = families[stems[0]]
+        near = [stems[0] + lags if lags.count("_") == family.count("{") else family]
+    hint = f" Did you mean {near[0]}?" if near else ""
     return (
         f"unknown feature {name!r}.{hint} Known recipes: {', '.join(FEATURES)}; "
         f"columns of {panel.name}: {', '.join(columns)}."

@@ -118,8 +118,7 @@ class Panel:
         if kept.is_empty():
             raise ValueError(
                 f"{self.name}: no row between {start or 'the start'} and {stop or 'the end'}; the panel "
-                "runs from "
-                f"{self.dates[0]} to {self.dates[-1]}. Choose dates inside it."
+                f"runs from {self.dates[0]} to {self.dates[-1]}. Choose dates inside it."
             )
         return Panel(kept, price=self.price, name=self.name)
 
@@ -219,8 +218,7 @@ class Panel:
             if ruin.height:
                 raise ValueError(
                     f"{name}: a simple return must be above -1; got {ruin[column][0]:g} at {_keys(ruin)}. "
-                    "Codes such "
-                    "as -44 to -99 stand for missing: make them null."
+                    "Codes such as -44 to -99 stand for missing: make them null."
                 )
         growth = pl.col(column).log1p() if kind == "simple" else pl.col(column)
         level = (
@@ -316,7 +314,10 @@ def find_faults(frame: pl.DataFrame, price: str) -> list[Fault]:
 def unpivot(frame: pl.DataFrame, price: str) -> pl.DataFrame:
     """Return a wide frame as a long one: observed cells only, and all cells of a never observed asset."""
     prices = pl.col("*").exclude("date").cast(pl.Float64).fill_nan(None)
-    long = frame.select("date", prices).unpivot(index="date", variable_name="asset", value_name=price)
+    # An asset may be called like a column of the result; no asset is called like these.
+    names = {"\0asset": "asset", "\0price": price}
+    long = frame.select("date", prices).unpivot(index="date", variable_name="\0asset", value_name="\0price")
+    long = long.rename(names)
     observed = pl.col(price).is_not_null()
     return long.filter(observed | ~observed.any().over("asset"))
 
@@ -356,16 +357,14 @@ def _cast_date(dates: pl.Series, name: str) -> pl.Series:
         if dates.dtype.time_zone is not None:
             raise ValueError(
                 f"{name}: dates must have no time zone; got {dates.dtype.time_zone}. Decide which day each "
-                "stamp "
-                "belongs to, e.g. pl.col('date').dt.convert_time_zone('America/New_York').dt.date()."
+                "stamp belongs to, e.g. pl.col('date').dt.convert_time_zone('America/New_York').dt.date()."
             )
         day = dates.cast(pl.Date)
         off = (day.cast(dates.dtype) != dates).fill_null(False)
         if off.any():
             raise ValueError(
                 f"{name}: dates must be whole days; got {dates.filter(off)[0]}. A panel has one row a day: "
-                "aggregate "
-                "to days, then use pl.col('date').dt.date()."
+                "aggregate to days, then use pl.col('date').dt.date()."
             )
         return day
     raise ValueError(

@@ -59,8 +59,7 @@ class StandardScaler:
             if not values:
                 raise ValueError(
                     f"feature {name!r} has no value on the {frame.height} training rows: its history is "
-                    "longer than the "
-                    "training period. Train on more days or leave it out."
+                    "longer than the training period. Train on more days or leave it out."
                 )
             if not all(map(math.isfinite, values)):
                 raise ValueError(f"feature {name!r} must be finite or null on the training rows.")

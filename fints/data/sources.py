@@ -171,10 +171,14 @@ def _csv(path: Path, raw: bytes) -> tuple[pl.DataFrame, str, int]:
     if separator not in header:
         raise ValueError(
             f"{path}: the first line must be a header with a date column and at least one more, separated "
-            "by comma, "
-            f"semicolon, tab or bar; got {header[:80]!r}."
+            f"by comma, semicolon, tab or bar; got {header[:80]!r}."
         )
     columns = [cell.strip() for cell in next(csv.reader([header], delimiter=separator))]
+    if columns[0] == "Price" and _first_line(text[blank + len(header) :]).startswith("Ticker" + separator):
+        raise ValueError(
+            f"{path}: has yfinance's three header rows (Price, Ticker, Date). Save one row a (date, asset): "
+            "data.stack(level='Ticker').reset_index().to_csv(...)."
+        )
     twice = sorted({column for column in columns if column and columns.count(column) > 1})
     if twice:
         raise ValueError(
@@ -343,15 +347,6 @@ def _date_column(path: Path, table: pl.DataFrame) -> str:
     for alias in (*DATE_NAMES, "__index_level_0__"):
         if alias in by_name:
             return by_name[alias]
-    if (
-        table.columns[0].casefold() == "price"
-        and table.height > 1
-        and str(table.to_series(0)[0]).casefold() == "ticker"
-    ):
-        raise ValueError(
-            f"{path}: has yfinance's three header rows (Price, Ticker, Date). Save one row a (date, asset): "
-            "data.stack(level='Ticker').reset_index().to_csv(...)."
-        )
     near = difflib.get_close_matches("date", list(by_name), n=1, cutoff=0.6)
     hint = f" Is it {by_name[near[0]]!r}? Rename it to 'date'." if near else ""
     raise ValueError(

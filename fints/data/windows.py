@@ -92,8 +92,7 @@ class Windows:
         if len(dates) < context:
             raise ValueError(
                 f"context = {context} needs at least {context} days; the panel has {len(dates)}. Give a "
-                "longer panel or "
-                "choose a shorter context."
+                "longer panel or choose a shorter context."
             )
         day, asset = _places(features, dates, assets)
         values = torch.full((len(assets), len(dates), len(names)), torch.nan)
