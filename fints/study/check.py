@@ -57,7 +57,7 @@ def share_of_oracle(plan: Plan, say: Callable[[str], None]) -> tuple[float, bool
         },
     )
     seen = panel[: validation[1] + (dates[1] - dates[0])]
-    fitted = []
+    fitted: list[tuple[float, int, Forecaster]] = []
     for point in plan.study.tuning.points():
         forecaster = Forecaster(override(base, point), seed=plan.study.tuning.seeds[0])
         forecaster.fit(seen, train=train, validation=validation)

@@ -220,7 +220,11 @@ class Study:
             "tuning": tuning,
             "seeds": seeds,
             "presets": {preset: size},
+            "contrasts": tuple(item for item in self.contrasts if not _left_out(item, factors)),
         }
+        missing = _left_out(self.primary, factors)
+        if missing:
+            raise ValueError(f"the primary contrast needs level {missing}, which this size leaves out.")
         for name, value in values.items():
             object.__setattr__(sized, name, value)
         sized._check_size()
@@ -287,6 +291,13 @@ class Study:
             if key in seen:
                 raise ValueError(f"arms {seen[key]} and {arm.name} are the same experiment; change a level.")
             seen[key] = arm.name
+
+
+def _left_out(contrast: Contrast, factors: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the first level a contrast needs and `factors` do not have, "" if there is none."""
+    factor, level = contrast.compare
+    needed = [(factor, level), (factor, contrast.against), *contrast.within.items()]
+    return next((f"{name}={wanted}" for name, wanted in needed if wanted not in factors[name]), "")
 
 
 def _distinct(name: str, seeds: Sequence[int]) -> None:

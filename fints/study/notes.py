@@ -98,13 +98,21 @@ def arm_note(
             best[f"test/{name}"] = statistics.fmean(values)
         best["train/seconds"] = statistics.fmean(row["seconds"] for row in final)
         best["train/parameters"] = float(final[0]["parameters"])
-    losses = [row["validation_loss"] for row in tuning if row["validation_loss"] is not None]
-    if losses:
-        best["best/validation_loss"] = min(losses)
+    best |= _best_loss(tuning)
     if final and f"test/{spec['outcome']}" in best:
         best[f"best/{spec['outcome']}"] = best[f"test/{spec['outcome']}"]
     best["best/diverged_fits"] = float(diverged)
     return "\n".join(lines), {name: value for name, value in best.items() if math.isfinite(value)}
+
+
+def _best_loss(tuning: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the lowest mean validation loss of a design point; a point with a failed fit has none."""
+    points: dict[str, list[float]] = {}
+    for row in tuning:
+        loss = row["validation_loss"]
+        points.setdefault(str(row["point"]), []).append(math.inf if loss is None else loss)
+    means = [statistics.fmean(losses) for losses in points.values()]
+    return {"best/validation_loss": min(means)} if means else {}
 
 
 def _levels(arm: Mapping[str, Any]) -> str:

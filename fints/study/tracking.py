@@ -257,9 +257,8 @@ class Tracker:
         result = read_result(folder)
         now = _now()
         metrics = [Metric(name, value, now, step) for name, value, step in _fit_metrics(folder, result)]
-        status = "diverged" if result["outcome"] == "diverged" else result["outcome"]
-        tags = [RunTag("status", status)]
-        if result["reason"]:
+        tags = [RunTag("status", result["outcome"])]
+        if result["outcome"] not in ("finished", "stopped_early"):
             tags.append(RunTag("fints.reason", str(result["reason"])[:500]))
         for first in range(0, len(metrics), BATCH):
             self._client.log_batch(run_id, metrics=metrics[first : first + BATCH])

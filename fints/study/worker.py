@@ -35,6 +35,8 @@ def main() -> None:
     folder = Path(start["folder"])
     from filelock import FileLock
 
+    # Loaded before the first cell, so that no fit's time holds it.
+    import fints.forecaster  # noqa: F401
     from fints.study.dataset import open_dataset
 
     with FileLock(folder / "locks" / f"worker-{start['slot']}.lock"):
@@ -52,7 +54,6 @@ def main() -> None:
                     tmp=folder / "tmp",
                     fits=folder / "fits",
                     checkpoints=folder / "checkpoints",
-                    on_row=lambda row, key=cell.key: say("row", key=key, row=_plain(row)),
                 )
             except Exception as error:
                 traceback.print_exc()
@@ -66,12 +67,6 @@ def _read(lines: queue.Queue[str]) -> None:
     for line in sys.stdin:
         lines.put(line)
     os._exit(0)
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    from fints.study.fits import plain
-
-    return {name: value if isinstance(value, int) else plain(value) for name, value in row.items()}
 
 
 if __name__ == "__main__":
