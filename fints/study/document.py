@@ -215,10 +215,11 @@ STYLE = """\
 :root { color-scheme: light; }
 body { margin: 0; background: #fff; color: #1a1a1a;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-main { max-width: 46rem; margin: 0 auto; padding: 1.2rem 1rem 3rem; }
+main { max-width: 62rem; margin: 0 auto; padding: 1.2rem 1rem 3rem; }
 h1 { font-size: 1.45rem; line-height: 1.25; margin: 1.2rem 0 .4rem; }
 h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; padding-top: .6rem; border-top: 1px solid #ddd; }
 h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
+p, ul, pre, .lead { max-width: 46rem; }
 p, ul { margin: .5rem 0; }
 ul { padding-left: 1.2rem; }
 .lead { font-size: 1.1rem; font-weight: 600; line-height: 1.4; margin: 0; padding: .7rem .9rem;
@@ -231,6 +232,7 @@ table { border-collapse: collapse; font-size: .85rem; line-height: 1.35; font-va
 th, td { padding: .28rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid #e4e4e4; }
 th { border-bottom: 1.5px solid #888; vertical-align: bottom; }
 th:first-child, td:first-child { padding-left: 0; }
+td:not(:first-child) { white-space: nowrap; }
 .n { text-align: right; white-space: nowrap; }
 th.n { white-space: normal; }
 figure { margin: 1.4rem 0; }
@@ -242,6 +244,8 @@ figcaption { max-width: 40rem; margin-top: .4rem; }
   figure, table, pre, .lead { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
   .scroll { overflow: visible; }
+  table { font-size: .72rem; }
+  th, td { padding: .2rem .35rem; }
   figure img { max-width: 89mm; }
 }
 """

@@ -112,7 +112,7 @@ def _design(analysis: Analysis) -> list[Block]:
     dropped = int(scope["rows_dropped"] or 0)
     left_out = f"; {dropped:,} rows left out because not every fit could forecast them" if dropped else ""
     items = [
-        f"Primary outcome, named before the run: out-of-sample {analysis.measure.label}, {first['contrast']}.",
+        f"Primary outcome, named beforehand: out-of-sample {analysis.measure.label}, {first['contrast']}.",
         f"Smallest effect of interest: {smallest} {analysis.measure.difference_unit}".rstrip() + ".",
         *(f"Factor {name}: {', '.join(levels)}." for name, levels in analysis.factors.items()),
         f"{len(spec['arms'])} arms × {len(spec['folds'])} folds × {len(spec['seeds'])} seeds "
@@ -214,11 +214,11 @@ def _contrasts(analysis: Analysis) -> Table:
                 row["contrast"] + (" (primary)" if row["primary"] else ""),
                 measure.text(row["estimate"], digits),
                 _range(measure, row["low"], row["high"], digits),
+                _DECISIONS[row["decision"]],
                 _p(row["p"]),
                 "" if row["primary"] else _p(row["p_holm"]),
                 _p(row["equivalence_p"]),
                 _p(row["diebold_mariano_p"]),
-                _DECISIONS[row["decision"]],
             )
         )
     unpaired = int(analysis.contrasts["unpaired"].sum())
@@ -234,11 +234,11 @@ def _contrasts(analysis: Analysis) -> Table:
             "contrast",
             f"difference{unit}",
             "95 % interval",
-            "p",
-            "p (Holm)",
-            "p (equivalence)",
-            "p (Diebold-Mariano)",
             "by the rule",
+            "p",
+            "p, Holm",
+            "p, equivalence",
+            "p, Diebold-Mariano",
         ),
         rows=tuple(rows),
         left=("contrast", "by the rule"),
@@ -355,8 +355,8 @@ def _outcomes(analysis: Analysis) -> list[Block]:
             text=(
                 "Rule for failed fits, fixed before the run: a final fit that diverged or ran out of memory "
                 "enters as the zero forecast on its test rows, whatever it left behind, and is counted. "
-                "Its R² against zero is then 0; correlations do not exist for it and such a cell leaves its pairs. "
-                "A tuning fit that failed loses to every one that did not."
+                "Its R² against zero is then 0; correlations do not exist for it, and its pairs are dropped and "
+                "counted. A tuning fit that failed loses to every one that did not."
             )
         ),
     ]
@@ -487,7 +487,7 @@ def _range(measure: Measure, low: float | None, high: float | None, digits: int)
 
 def _with_unit(name: str) -> str:
     measure = MEASURES[name]
-    return measure.label + (f" ({measure.unit})" if measure.unit else "")
+    return measure.short + (f" ({measure.unit})" if measure.unit else "")
 
 
 def _p(p: float | None) -> str:

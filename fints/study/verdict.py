@@ -28,9 +28,10 @@ RULE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """How a metric is shown: its name, the factor to shown units and their name, its noun."""
+    """How a metric is shown: its name in prose and in a table, the factor to shown units, their name."""
 
     label: str
+    short: str
     factor: float = 1.0
     unit: str = ""
     difference_unit: str = ""
@@ -47,11 +48,11 @@ class Measure:
 
 _R2 = {"factor": 100.0, "unit": "%", "difference_unit": "percentage points"}
 MEASURES: Mapping[str, Measure] = {
-    "r2_zero": Measure(label="R² against zero", **_R2),  # type: ignore[arg-type]
-    "r2_mean": Measure(label="R² against the prevailing mean", **_R2),  # type: ignore[arg-type]
-    "share_of_oracle": Measure(label="share of oracle", **_R2),  # type: ignore[arg-type]
-    "ic": Measure(label="IC"),
-    "rank_ic": Measure(label="rank IC"),
+    "r2_zero": Measure(label="R² against zero", short="R² vs zero", **_R2),  # type: ignore[arg-type]
+    "r2_mean": Measure(label="R² against the prevailing mean", short="R² vs mean", **_R2),  # type: ignore[arg-type]
+    "share_of_oracle": Measure(label="share of oracle", short="share of oracle", **_R2),  # type: ignore[arg-type]
+    "ic": Measure(label="IC", short="IC"),
+    "rank_ic": Measure(label="rank IC", short="rank IC"),
 }
 
 
