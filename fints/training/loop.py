@@ -37,7 +37,7 @@ Outcome = Literal["finished", "stopped_early", "diverged", "out_of_memory"]
 BLOW_UP = 1e4
 # Reading a number off an accelerator waits for all work queued on it, so steps are checked in
 # groups there; on the CPU every step is, before its weights move.
-STEPS_A_CHECK = 16
+STEPS_A_CHECK = {"cpu": 1, "cuda": 16, "mps": 16}
 # The attribute of a transformer that makes it recompute activations in the backward pass.
 CHECKPOINTING = "activation_checkpointing"
 LESS_MEMORY = "lower training.batch_size or model.width, or set training.activation_checkpointing."
@@ -288,7 +288,7 @@ def _train(
     if config.compile:
         forward = torch.compile(model, dynamic=False, backend=compile_backend)
     pending: list[Tensor] = []
-    steps_a_check = 1 if device.type == "cpu" else STEPS_A_CHECK
+    steps_a_check = STEPS_A_CHECK[device.type]
 
     def check() -> None:
         """Read the numbers of the pending steps; raise at the first that is not finite."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fints.training import fit
+from fints.training import fit, loop
 
 
 class Failing(nn.Module):
@@ -103,6 +103,24 @@ def test_a_loss_ten_thousand_times_the_first_is_a_divergence(network, windows, s
     result = fit(model, windows(20), None, schedule(), seed=3)
     assert (result.outcome, result.steps) == ("diverged", 3)
     assert "is over 10000 times the first" in result.reason
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 14, 24])
+def test_steps_checked_in_groups_name_the_same_step_and_keep_the_same_weights(
+    network, windows, schedule, monkeypatch, step
+):
+    """As on an accelerator, where the steps after the bad one have already moved the weights."""
+
+    def run():
+        model = Failing(network(), step, lambda forecast: forecast._replace(mean=forecast.mean * torch.nan))
+        return model, fit(model, windows(20), windows(9, 1), schedule(), seed=3)
+
+    model, one_by_one = run()
+    monkeypatch.setitem(loop.STEPS_A_CHECK, "cpu", 16)
+    other, grouped = run()
+    for name in ("outcome", "reason", "steps", "best_step", "best_validation_loss", "history"):
+        assert getattr(grouped, name) == getattr(one_by_one, name)
+    assert _equal(other, model.state_dict())
 
 
 @pytest.mark.parametrize(
