@@ -121,10 +121,13 @@ class History:
     def volatility(self, window: int) -> Array:
         """Return the sample standard deviation (N,) of the last `window` log returns, NaN if younger."""
         known = self.age >= window
-        terms = [lag(self.log_return, k) for k in range(window)]
-        mean = _sum_in_order(terms) / window
-        variance = _sum_in_order([(term - mean) ** 2 for term in terms]) / (window - 1)
-        deviation = np.sqrt(variance)
+        total, squares = np.zeros_like(self.log_return), np.zeros_like(self.log_return)
+        for k in range(window):
+            total += lag(self.log_return, k)
+        mean = total / window
+        for k in range(window):
+            squares += (lag(self.log_return, k) - mean) ** 2
+        deviation = np.sqrt(squares / (window - 1))
         return np.where(known, np.where(deviation < NO_VOLATILITY, 0.0, deviation), np.nan)
 
     def on_rows(self, values: Array) -> pl.Series:
@@ -142,13 +145,6 @@ def lag(values: Array, k: int) -> Array:
     shifted[k:] = values[:-k]
     shifted[:k] = values[:1] if len(values) else 0.0
     return shifted
-
-
-def _sum_in_order(terms: list[Array]) -> Array:
-    total = terms[0].copy()
-    for term in terms[1:]:
-        total += term
-    return total
 
 
 def _feature(panel: Panel, history: History, name: str) -> pl.Series:

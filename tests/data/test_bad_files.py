@@ -117,7 +117,7 @@ def test_zoned_and_intraday_parquet_is_refused_with_the_remedy(tmp_path):
     path = tmp_path / "x.parquet"
     zoned = datetime(2001, 2, 13, tzinfo=ZoneInfo("America/New_York"))
     pl.DataFrame({"date": [zoned], "asset": ["A"], "close": [1.0]}).write_parquet(path)
-    with pytest.raises(ValueError, match="no time zone; got America/New_York.*convert_time_zone"):
+    with pytest.raises(ValueError, match=r"no time zone; got America/New_York.*convert_time_zone"):
         read(path)
     pl.DataFrame({"date": [datetime(2001, 2, 13, 16)], "asset": ["A"], "close": [1.0]}).write_parquet(path)
     with pytest.raises(ValueError, match="whole days"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import statistics
 
@@ -39,7 +40,7 @@ def test_every_feature_is_its_definition_on_the_assets_own_days(ragged):
     for (asset,), own in panel.frame.group_by("asset"):
         own = own.sort("date")
         log_price = [math.log(p) for p in own["close"]]
-        moves = [b - a for a, b in zip(log_price, log_price[1:], strict=False)]
+        moves = [b - a for a, b in itertools.pairwise(log_price)]
         for i, day in enumerate(own["date"]):
             deviation = statistics.stdev(moves[i - 7 : i]) if i >= 7 else None
             expected = (
@@ -93,7 +94,7 @@ def test_a_shock_leaves_no_trace_beyond_its_window(ragged, place, seed):
     shocked = Panel(
         panel.frame.with_columns(pl.col("close") * shock, pl.col("volume") * shock), name="shocked"
     )
-    # Own trading days since the shock; a rank sees the other assets' windows, so a date is clear when all are.
+    # Own trading days since the shock. A rank sees other assets' windows: a date is clear when all are.
     hit = pl.col("date") == shocked_day
     aged = panel.frame.with_columns(age=pl.int_range(pl.len()).over("asset"), hit=hit.any().over("asset"))
     aged = aged.with_columns(since=pl.col("age") - pl.col("age").filter(hit).max().over("asset"))

@@ -73,7 +73,7 @@ def test_midnights_categories_integers_and_nan_become_days_text_numbers_and_null
     ],
 )
 def test_a_broken_rule_is_named_with_its_first_row_and_a_remedy(changes, said):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=r"^panel: ") as caught:
         Panel(frame(**changes))
     for words in said:
         assert words in str(caught.value)
@@ -155,7 +155,7 @@ def test_a_slice_has_both_ends_and_years_mean_whole_years():
 def test_a_slice_without_rows_says_where_the_panel_lies():
     with pytest.raises(ValueError, match="runs from 2001-02-03 to 2001-02-04"):
         Panel(frame())["2005":]
-    with pytest.raises(ValueError, match="must be a datetime.date or text"):
+    with pytest.raises(ValueError, match=r"must be a datetime\.date or text"):
         Panel(frame())["yesterday":]
 
 

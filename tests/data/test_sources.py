@@ -110,7 +110,7 @@ def test_the_bars_of_one_asset_are_an_asset_named_by_the_file_not_a_wide_file(wr
     panel = read(write(bars, "AAPL.csv"))
     assert panel.assets == ["AAPL"]
     assert panel.feature_columns == ["Open", "High", "Low", "Volume"]
-    with pytest.raises(ValueError, match="bars of one asset .* without a price column 'close'"):
+    with pytest.raises(ValueError, match=r"bars of one asset .* without a price column 'close'"):
         read(write(bars.replace("Close", "Adj Close"), "AAPL.csv"))
     assert len(read(write(bars.replace("Close", "Adj Close"), "AAPL.csv"), price="Adj Close")) == 2
 

@@ -109,7 +109,7 @@ def test_one_asset_or_equal_returns_have_no_cross_section():
         }
     )
     found = targets(Panel(frame), "cross_sectional", 1)
-    # On the first day A and B both rise by 10 %, up to rounding; on the second B falls and C equals A or beats it.
+    # On the first day A and B both rise by 10 %, up to rounding; on the second B falls and C rises.
     assert found.filter(pl.col("date") == days[0])["target"].null_count() == 3
     assert found.filter(pl.col("date") == days[1])["target"].null_count() == 0
     alone = targets(Panel(frame.filter(pl.col("asset") == "A")), "cross_sectional", 1)

@@ -1,0 +1,237 @@
+"""Simulated panels: the oracle's R2 is what was asked for, and the panel suffices to reach it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fints.data import Simulation, features, simulate, targets
+
+SIGNALS = ("linear", "interaction", "gated_filter")
+
+
+def wide(frame: pl.DataFrame, column: str) -> np.ndarray:
+    """(days, assets) of a long frame in (date, asset) order."""
+    return frame[column].to_numpy().reshape(frame["date"].n_unique(), -1)
+
+
+def of(simulation: Simulation, column: str) -> np.ndarray:
+    return wide(simulation.panel.frame, column)
+
+
+def step(simulation: Simulation) -> np.ndarray:
+    return np.diff(np.log(of(simulation, "close")), axis=0)
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize("noise", ["gaussian", "student_t", "garch"])
+@pytest.mark.parametrize("signal_scale", ["constant", "proportional"])
+def test_the_realised_oracle_lies_within_its_error_of_the_r2_asked_for(signal, noise, signal_scale):
+    realised = [
+        simulate(
+            r2=0.2,
+            signal=signal,
+            noise=noise,
+            signal_scale=signal_scale,
+            num_assets=10,
+            num_days=800,
+            seed=seed,
+        ).realised_oracle_r2
+        for seed in range(12)
+    ]
+    error = np.std(realised, ddof=1) / math.sqrt(len(realised))
+    assert error < 0.01
+    assert abs(np.mean(realised) - 0.2) < 4 * error
+
+
+def test_a_small_r2_is_met_too():
+    realised = [
+        simulate(r2=0.005, noise="garch", num_assets=50, num_days=2500, seed=s).realised_oracle_r2
+        for s in range(8)
+    ]
+    error = np.std(realised, ddof=1) / math.sqrt(8)
+    assert error < 0.0005
+    assert abs(np.mean(realised) - 0.005) < 4 * error
+
+
+def test_no_signal_is_exactly_none():
+    simulation = simulate(r2=0, num_days=100)
+    assert (simulation.oracle_r2, simulation.realised_oracle_r2) == (0.0, 0.0)
+    assert simulation.signal["signal"].unique().to_list() == [0.0]
+
+
+def test_the_same_seed_gives_the_same_panel_and_another_does_not():
+    first, again, other = (
+        simulate(signal="gated_filter", noise="garch", num_days=200, seed=s) for s in (5, 5, 6)
+    )
+    assert first.panel.checksum == again.panel.checksum
+    assert first.signal.equals(again.signal)
+    assert first.panel.checksum != other.panel.checksum
+
+
+def test_signal_noise_and_r2_leave_the_features_of_a_seed_alone():
+    base = simulate(num_days=200, seed=1)
+    for changes in ({"signal": "gated_filter"}, {"noise": "garch"}, {"noise": "student_t"}, {"r2": 0.01}):
+        other = simulate(num_days=200, seed=1, **changes)
+        assert np.array_equal(of(base, "a"), of(other, "a"))
+        assert np.array_equal(of(base, "b"), of(other, "b"))
+    quiet, loud = (simulate(num_days=200, seed=1, r2=r2) for r2 in (0.0, 0.2))
+    noise = step(loud) - wide(loud.signal, "signal")[:-1]
+    np.testing.assert_allclose(noise, step(quiet), atol=1e-13)
+
+
+def test_the_panels_target_is_the_return_the_signal_forecasts():
+    simulation = simulate(num_assets=5, num_days=400, noise="garch", seed=2)
+    joined = targets(simulation.panel, "log_return", 1).join(simulation.signal, on=["date", "asset"])
+    known = joined.filter(pl.col("target").is_not_null())
+    assert known.height == 5 * 399
+    error = ((known["target"] - known["signal"]) ** 2).sum() / (known["target"] ** 2).sum()
+    assert 1 - error == pytest.approx(simulation.realised_oracle_r2, abs=1e-12)
+
+
+def test_the_linear_oracle_is_one_multiple_of_feature_a():
+    simulation = simulate(r2=0.2, volatility_daily=0.02, num_days=100)
+    a = features(simulation.panel, ["a"])["a"].to_numpy()
+    np.testing.assert_allclose(simulation.signal["signal"], 0.02 * math.sqrt(0.25) * a, rtol=1e-12)
+
+
+def test_the_interaction_oracle_is_the_product_and_no_line_reaches_it():
+    simulation = simulate(r2=0.2, signal="interaction", num_days=2000, seed=3)
+    a, b, s = of(simulation, "a"), of(simulation, "b"), wide(simulation.signal, "signal")
+    np.testing.assert_allclose(s, 0.01 * 0.5 * a * b, rtol=1e-12)
+    for x in (a, b):
+        assert abs(np.corrcoef(x.ravel(), s.ravel())[0, 1]) < 4 / math.sqrt(s.size)
+
+
+def test_the_gated_filter_is_its_equation_in_each_stage():
+    simulation = simulate(r2=0.5, signal="gated_filter", num_assets=3, num_days=60, seed=4)
+    a, b, s = of(simulation, "a"), of(simulation, "b"), wide(simulation.signal, "signal")
+
+    def sign(x: float) -> float:
+        return math.copysign(1.0, x) if x else 0.0
+
+    first, second = np.full(a.shape, np.nan), np.full(a.shape, np.nan)
+    for t in range(2, 60):
+        for i in range(3):
+            recalled = 0.8 * a[t - 1, i] * sign(a[t - 2, i] + 0.3)
+            first[t, i] = math.tanh(1.5 * (math.tanh(2 * b[t - 1, i]) * a[t, i] + recalled)) / 0.6
+    for t in range(5, 60):
+        for i in range(3):
+            recalled = 0.8 * first[t - 3, i] * sign(first[t - 1, i] + 0.3)
+            second[t, i] = math.tanh(1.5 * (math.tanh(2 * b[t - 2, i]) * first[t, i] + recalled)) / 0.6
+    slope, level = np.polyfit(second[5:].ravel(), s[5:].ravel(), 1)
+    np.testing.assert_allclose(s[5:], slope * second[5:] + level, atol=1e-14)
+    large = simulate(r2=0.5, signal="gated_filter", num_assets=50, num_days=4000, seed=5)
+    standardised = wide(large.signal, "signal") / 0.01
+    assert abs(standardised.mean()) < 0.01
+    assert abs(standardised.std() - 1) < 0.01
+
+
+def test_a_line_in_the_recent_features_reaches_little_of_the_gated_filter():
+    simulation = simulate(r2=0.5, signal="gated_filter", num_assets=20, num_days=3000, seed=6)
+    s = wide(simulation.signal, "signal")[8:]
+    lagged = [of(simulation, name)[8 - k : 3000 - k].ravel() for name in "ab" for k in range(8)]
+    design = np.column_stack([np.ones(s.size), *lagged])
+    fitted = design @ np.linalg.lstsq(design, s.ravel(), rcond=None)[0]
+    assert 1 - ((s.ravel() - fitted) ** 2).sum() / (s**2).sum() < 0.3
+
+
+def test_the_unconditional_variance_is_the_same_at_every_dose_of_vol_of_vol():
+    for dial in (0.0, 0.5, 1.0):
+        variances = [
+            np.var(step(simulate(r2=0, noise="garch", vol_of_vol=dial, num_days=3000, num_assets=20, seed=s)))
+            for s in range(6)
+        ]
+        error = np.std(variances, ddof=1) / math.sqrt(6)
+        assert abs(np.mean(variances) - 1e-4) < 4 * error + 1e-7
+
+
+def test_dose_zero_is_constant_volatility_and_the_dial_is_the_variation_of_the_variance():
+    flat = simulate(noise="garch", vol_of_vol=0, num_days=300, seed=7)
+    assert flat.panel.checksum == simulate(noise="gaussian", num_days=300, seed=7).panel.checksum
+    assert np.ptp(flat.volatility["volatility"].to_numpy()) < 1e-15
+    # Without a common factor the conditional variance is each asset's own GARCH variance.
+    found = []
+    for dial in (0.25, 0.5):
+        variance = np.concatenate(
+            [
+                simulate(
+                    noise="garch", vol_of_vol=dial, common_share=0, num_assets=100, num_days=2000, seed=s
+                ).volatility["volatility"]
+                ** 2
+                for s in range(2)
+            ]
+        )
+        found.append(variance.std() / variance.mean())
+    np.testing.assert_allclose(found, [0.25, 0.5], rtol=0.1)
+
+
+def test_the_volatility_frame_standardises_the_noise():
+    simulation = simulate(r2=0.1, noise="garch", num_assets=30, num_days=2000, seed=8)
+    noise = step(simulation) - wide(simulation.signal, "signal")[:-1]
+    scaled = noise / wide(simulation.volatility, "volatility")[:-1]
+    assert scaled.std() == pytest.approx(1, abs=0.02)
+    squares = scaled**2 - 1
+    clustering = (squares[1:] * squares[:-1]).mean() / (squares**2).mean()
+    raw = noise**2 - (noise**2).mean()
+    assert abs(clustering) < 0.02 < (raw[1:] * raw[:-1]).mean() / (raw**2).mean()
+
+
+def test_a_constant_signal_is_weaker_where_volatility_is_high_and_a_proportional_one_is_not():
+    def by_quintile(scale: str) -> tuple[float, float]:
+        simulation = simulate(r2=0.2, noise="garch", signal_scale=scale, num_assets=50, num_days=3000, seed=9)
+        r, s = step(simulation), wide(simulation.signal, "signal")[:-1]
+        sigma = wide(simulation.volatility, "volatility")[:-1]
+        calm, wild = sigma < np.quantile(sigma, 0.2), sigma > np.quantile(sigma, 0.8)
+        return tuple(1 - ((r - s)[m] ** 2).sum() / (r[m] ** 2).sum() for m in (calm, wild))
+
+    calm, wild = by_quintile("constant")
+    assert calm > 2 * wild
+    calm, wild = by_quintile("proportional")
+    assert calm == pytest.approx(0.2, abs=0.02)
+    assert wild == pytest.approx(0.2, abs=0.02)
+
+
+def test_the_common_share_is_the_mean_correlation_of_the_noise():
+    for share in (0.0, 0.3, 0.6):
+        noise = step(simulate(r2=0, common_share=share, num_assets=30, num_days=4000, seed=10))
+        correlation = np.corrcoef(noise.T)
+        mean = correlation[~np.eye(30, dtype=bool)].mean()
+        assert mean == pytest.approx(share, abs=0.05)
+
+
+def test_student_noise_has_fat_tails_and_the_same_variance():
+    noise = step(
+        simulate(r2=0, noise="student_t", degrees=8, common_share=0, num_assets=50, num_days=4000, seed=11)
+    )
+    assert noise.var() == pytest.approx(1e-4, rel=0.03)
+    assert ((noise / noise.std()) ** 4).mean() == pytest.approx(3 + 6 / 4, rel=0.15)
+
+
+def test_a_simulation_may_have_one_asset():
+    assert simulate(num_assets=1, num_days=50).panel.assets == ["S00"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"signal": "quadratic"}, "signal = 'quadratic' is unknown. Choose one of linear"),
+        ({"noise": "levy"}, "noise = 'levy' is unknown"),
+        ({"signal_scale": "x"}, "signal_scale = 'x' is unknown"),
+        ({"vol_of_vol": 0.5}, 'needs noise = "garch"'),
+        ({"r2": 1.0}, r"r2 in \[0, 1\); got 1.0"),
+        ({"noise": "garch", "degrees": 4}, "degrees above 4"),
+        ({"noise": "student_t", "degrees": 2}, "degrees above 2"),
+        ({"common_share": 1.0}, "common_share"),
+        ({"num_days": 1}, "at least 1 asset and 2 days; got 20 and 1"),
+        ({"seed": -1}, "seed of at least 0"),
+        ({"volatility_daily": 0.0}, "volatility_daily above 0"),
+        ({"noise": "garch", "vol_of_vol": -1.0}, "vol_of_vol of at least 0"),
+    ],
+)
+def test_impossible_arguments_are_refused(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        simulate(**arguments)
