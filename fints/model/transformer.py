@@ -119,20 +119,23 @@ class Transformer(nn.Module):
             num_features, width, context=context, learned_positions=positions == "learned"
         )
         self.head = HEADS[head](width, num_horizons)
+        self._draw_ends()
         hidden = max(1, round(feed_forward_ratio * width))
         self.branches = nn.ModuleList()
+        # Drawn one by one, so that a shallower network has the first branches of a deeper one.
         for _ in range(depth):
-            self.branches.append(
+            for fresh in (
                 CausalSelfAttention(
                     width,
                     num_heads,
                     context=context,
                     dropout=dropout,
                     relative_positions=positions == "relative",
-                )
-            )
-            self.branches.append(FeedForward(width, hidden, activation=activation, dropout=dropout))
-        self._draw(initialiser, depth)
+                ),
+                FeedForward(width, hidden, activation=activation, dropout=dropout),
+            ):
+                _draw_branch(fresh, initialiser, depth)
+                self.branches.append(fresh)
         self.residual = build_residual(
             residual,
             residual_options,
@@ -175,8 +178,8 @@ class Transformer(nn.Module):
     def _checkpointed_step(self, state: State, layer: int, branch: Branch) -> State:
         return checkpoint(lambda given: self.residual.step(given, layer, branch), state, use_reentrant=False)
 
-    def _draw(self, initialiser: str, depth: int) -> None:
-        """Draw every weight from the global generator, in an order that no scheme changes."""
+    def _draw_ends(self) -> None:
+        """Draw the embedding and the head from the global generator."""
         # Of the inputs one half are indicators, mostly 0: the features alone give unit variance.
         nn.init.normal_(self.embedding.linear.weight, std=(self.embedding.linear.in_features / 2) ** -0.5)
         nn.init.zeros_(self.embedding.linear.bias)
@@ -184,11 +187,6 @@ class Transformer(nn.Module):
             nn.init.normal_(self.embedding.positions, std=0.1)
         nn.init.normal_(self.head.linear.weight, std=0.1 * self.head.linear.in_features**-0.5)
         nn.init.zeros_(self.head.linear.bias)
-        shrink = (2 * depth) ** -0.5 if initialiser == "depth_scaled" else 1.0
-        for branch in self.branches:
-            for name, module in branch.named_children():
-                if isinstance(module, nn.Linear):
-                    _draw_linear(module, initialiser, factor=shrink if name == "output" else 1.0)
 
 
 def build(
@@ -234,9 +232,13 @@ def parameter_count(model: ModelConfig, *, num_features: int, context: int, num_
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _draw_linear(linear: nn.Linear, initialiser: str, *, factor: float) -> None:
-    if initialiser == "xavier_uniform":
-        nn.init.xavier_uniform_(linear.weight, gain=factor)
-    else:
-        nn.init.normal_(linear.weight, std=factor * (3 * linear.in_features) ** -0.5)
-    nn.init.zeros_(linear.bias)
+def _draw_branch(branch: CausalSelfAttention | FeedForward, initialiser: str, depth: int) -> None:
+    """Draw the linear maps of a branch from the global generator."""
+    for linear in branch.children():
+        if isinstance(linear, nn.Linear):
+            shrink = (2 * depth) ** -0.5 if initialiser == "depth_scaled" and linear is branch.output else 1.0
+            if initialiser == "xavier_uniform":
+                nn.init.xavier_uniform_(linear.weight)
+            else:
+                nn.init.normal_(linear.weight, std=shrink * (3 * linear.in_features) ** -0.5)
+            nn.init.zeros_(linear.bias)
