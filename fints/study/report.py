@@ -355,7 +355,7 @@ def _outcomes(analysis: Analysis) -> list[Block]:
             text=(
                 "Rule for failed fits, fixed before the run: a final fit that diverged or ran out of memory "
                 "enters as the zero forecast on its test rows, whatever it left behind, and is counted. "
-                "Its R² against zero is then 0; correlations do not exist for it, and its pairs are dropped and "
+                "Its R² against zero is then 0; correlations do not exist for it: such pairs are dropped and "
                 "counted. A tuning fit that failed loses to every one that did not."
             )
         ),
