@@ -115,10 +115,15 @@ def serve(path: Path, port: int) -> int:
         server = subprocess.Popen(
             command, env=os.environ | quiet, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
         )
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _leave)
     try:
         _wait(server, port, log)
         _announce(path, port)
-        return server.wait()
+        # Polars restarts system calls that Ctrl-C interrupts, a wait for a child among them; a sleep wakes.
+        while server.poll() is None:
+            time.sleep(0.2)
+        return server.returncode
     except KeyboardInterrupt:
         print("stopped")
         return 0
@@ -130,6 +135,11 @@ def serve(path: Path, port: int) -> int:
             except subprocess.TimeoutExpired:
                 os.killpg(server.pid, signal.SIGKILL)
                 server.wait()
+
+
+def _leave(number: int, frame: object) -> None:
+    """End as the signal asks, through `finally`, so that no server is left behind."""
+    raise SystemExit(128 + number)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
