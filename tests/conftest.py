@@ -1,10 +1,15 @@
-"""What holds for every test: a home of its own, skips that count, no thread more than one."""
+"""What holds for every test: a home of its own, skips that count, the same examples every time."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine makes no test wrong, and a failure in CI is the same failure on a desk.
+settings.register_profile("fints", deadline=None, derandomize=True)
+settings.load_profile("fints")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
