@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import hashlib
-import json
 import math
 import sys
 import time
@@ -25,6 +23,7 @@ from fints.config import TrainingConfig
 from fints.training.batches import Batches, BatchOrder
 from fints.training.checkpoint import read_checkpoint, write_checkpoint
 from fints.training.device import free_bytes, is_out_of_memory, resolve_device
+from fints.training.identity import fit_identity
 from fints.training.losses import Loss, make_loss
 from fints.training.optimizer import learning_rate, make_optimizer
 from fints.training.seeds import derive, private_stream, reseed, threads
@@ -214,7 +213,7 @@ def fit(
             )
             return _result("out_of_memory", reason, progress, device)
 
-    identity = _identity(model, train, validation, config, seed) if checkpoint is not None else ""
+    identity = fit_identity(model, train, validation, config, seed) if checkpoint is not None else ""
     kept = _copy(model)
     started = time.perf_counter()
     outcome: Outcome
@@ -556,34 +555,6 @@ def _restore(
     kept.update(content["kept"])
     for name, value in content["progress"].items():
         setattr(progress, name, value)
-
-
-def _identity(
-    model: nn.Module, train: Batches, validation: Batches | None, config: TrainingConfig, seed: int
-) -> str:
-    """Return a hash of what makes two fits the same: network, initial weights, data, schedule, seed.
-
-    Weights and windows are sampled evenly: enough to tell two fits apart, cheap for large ones.
-    """
-    digest = hashlib.sha256(json.dumps([dataclasses.asdict(config), seed, repr(model)]).encode())
-    for name, tensor in model.state_dict().items():
-        flat = tensor.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // 4096)].cpu().contiguous()
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(_bytes(sample))
-    for batches in (train, validation):
-        number = 0 if batches is None else len(batches)
-        digest.update(f"windows {number}".encode())
-        if batches is not None:
-            positions = torch.linspace(0, number - 1, min(number, 64), dtype=torch.float64).long()
-            for tensor in batches.gather(positions):
-                digest.update(f"{tuple(tensor.shape[1:])} {tensor.dtype}".encode())
-                digest.update(_bytes(tensor))
-    return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return bytes(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).tolist())
 
 
 def _release(device: torch.device) -> None:
