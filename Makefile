@@ -52,6 +52,8 @@ environment: $(READY)
 study: $(READY)
 	@echo "study: residual_by_depth, preset $(PRESET)"
 	@$(BIN)/python studies/residual_by_depth.py run --preset $(PRESET)
+	@echo
+	@echo "fints is $(BIN)/fints, or plain fints after: source $(BIN)/activate"
 
 test: test-fast test-slow
 
