@@ -79,7 +79,9 @@ def modified(folder: Path) -> dict[str, int]:
 def tracked(root: Path) -> tuple[int, dict[str, int]]:
     """Return how many MLflow runs are RUNNING, and how many FINISHED ones each fit has."""
     with closing(sqlite3.connect(root / "mlflow.db")) as store:
-        running = store.execute("select count(*) from runs where status in ('RUNNING', 'SCHEDULED')").fetchone()[0]
+        running = store.execute(
+            "select count(*) from runs where status in ('RUNNING', 'SCHEDULED')"
+        ).fetchone()[0]
         rows = store.execute(
             "select tags.value, count(*) from runs join tags using (run_uuid)"
             " where tags.key = 'fints.key' and status = 'FINISHED' group by tags.value"
@@ -90,7 +92,9 @@ def tracked(root: Path) -> tuple[int, dict[str, int]]:
 def waiting(folder: Path) -> int:
     """Return how many Optuna trials are RUNNING or WAITING."""
     with closing(sqlite3.connect(folder / "optuna.db")) as store:
-        return int(store.execute("select count(*) from trials where state in ('RUNNING', 'WAITING')").fetchone()[0])
+        return int(
+            store.execute("select count(*) from trials where state in ('RUNNING', 'WAITING')").fetchone()[0]
+        )
 
 
 def kill(process: subprocess.Popen[str], victim: str, moment: float) -> str:
@@ -119,14 +123,22 @@ def compare(root: Path, expected: dict[str, str], kept: dict[str, int]) -> list[
     folder = folder_of(root)
     wrong = []
     found = digests(folder)
-    wrong += [f"{name} differs" for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
+    wrong += [
+        f"{name} differs" for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)
+    ]
     after = modified(folder)
     wrong += [f"fit {key} ran twice" for key, when in kept.items() if after.get(key) != when]
     running, finished = tracked(root)
     if running:
         wrong.append(f"{running} MLflow runs are left RUNNING")
-    fits = {key for key in after if json.loads((folder / "fits" / key / "result.json").read_text())["role"] != "baseline"}
-    wrong += [f"fit {key} has {finished.get(key, 0)} FINISHED runs" for key in fits if finished.get(key, 0) != 1]
+    fits = {
+        key
+        for key in after
+        if json.loads((folder / "fits" / key / "result.json").read_text())["role"] != "baseline"
+    }
+    wrong += [
+        f"fit {key} has {finished.get(key, 0)} FINISHED runs" for key in fits if finished.get(key, 0) != 1
+    ]
     if waiting(folder):
         wrong.append(f"{waiting(folder)} trials are left RUNNING or WAITING")
     return wrong
@@ -134,7 +146,9 @@ def compare(root: Path, expected: dict[str, str], kept: dict[str, int]) -> list[
 
 def main() -> int:
     """Run, kill, run again, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)

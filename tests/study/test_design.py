@@ -16,7 +16,10 @@ def study(**changes: Any) -> Study:
         "title": "A question?",
         "base": Experiment(training=TrainingConfig(steps=100)),
         "factors": {
-            "residual": {"pre_norm": {"model.residual": "pre_norm"}, "post_norm": {"model.residual": "post_norm"}},
+            "residual": {
+                "pre_norm": {"model.residual": "pre_norm"},
+                "post_norm": {"model.residual": "post_norm"},
+            },
             "depth": {"2": {"model.depth": 2}, "8": {"model.depth": 8}},
         },
         "folds": WalkForward(num_folds=3, test_days=20, validation_days=20, purge=1),
@@ -49,7 +52,9 @@ def test_arms_are_the_product_of_the_levels_under_stable_names() -> None:
 def test_every_arm_tries_the_same_points_in_the_same_order() -> None:
     points = study().tuning.points()
     assert points == [
-        {"training.learning_rate": rate, "training.weight_decay": decay} for rate in (1e-3, 1e-2) for decay in (0.0, 0.1)
+        {"training.learning_rate": rate, "training.weight_decay": decay}
+        for rate in (1e-3, 1e-2)
+        for decay in (0.0, 0.1)
     ]
 
 
@@ -74,19 +79,33 @@ def test_secondary_contrasts_outside_a_preset_are_left_out() -> None:
     [
         ({"factors": {"depth": {"2": {"model.dpeth": 2}, "8": {}}}}, r"unknown factor 'residual'"),
         (
-            {"factors": {"residual": {"pre_norm": {"model.residul": "x"}, "post_norm": {}}, "depth": {"8": {}}}},
+            {
+                "factors": {
+                    "residual": {"pre_norm": {"model.residul": "x"}, "post_norm": {}},
+                    "depth": {"8": {}},
+                }
+            },
             r"unknown field model.residul. Did you mean model.residual",
         ),
         ({"tuning": Tuning(space={"training.lerning_rate": (1,)})}, r"Did you mean training.learning_rate"),
-        ({"tuning": Tuning(space={"training.learning_rate": ("high",)})}, r"must be a finite number; got 'high'"),
-        ({"tuning": Tuning(space={"model.depth": (1, 2)})}, r"model.depth is set by arm .* and by the tuning space"),
+        (
+            {"tuning": Tuning(space={"training.learning_rate": ("high",)})},
+            r"must be a finite number; got 'high'",
+        ),
+        (
+            {"tuning": Tuning(space={"model.depth": (1, 2)})},
+            r"model.depth is set by arm .* and by the tuning space",
+        ),
         ({"tuning": Tuning(space={"training.learning_rate": (1e-3,)}, folds=4)}, r"exceeds the 3 folds"),
         ({"seeds": (1, 1)}, r"distinct whole numbers"),
         ({"seeds": ()}, r"distinct whole numbers"),
         ({"seeds": (1000,)}, r"seeds \[1000\] are tuning seeds too; final fits need fresh ones"),
         ({"outcome": "r2"}, r"outcome = 'r2' is unknown"),
         ({"smallest_effect": 0.0}, r"smallest_effect must be above 0"),
-        ({"presets": {"quick": Preset(levels={"depth": ("3",)})}}, r"preset 'quick': factor 'depth' has no level '3'"),
+        (
+            {"presets": {"quick": Preset(levels={"depth": ("3",)})}},
+            r"preset 'quick': factor 'depth' has no level '3'",
+        ),
         ({"presets": {"quick": Preset(levels={"dept": ("2",)})}}, r"Did you mean 'depth'"),
         ({"presets": {"quick": Preset(levels={"depth": ("2",)})}}, r"primary contrast needs level depth=8"),
         ({"presets": {"quick": Preset(changes={"training.step": 5})}}, r"Did you mean training.steps"),
@@ -127,7 +146,9 @@ def test_a_field_that_a_factor_or_the_tuning_varies_cannot_be_set() -> None:
 
 
 def test_an_unknown_preset_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown preset 'quik'. Did you mean 'quick'\? Choose one of smoke, quick"):
+    with pytest.raises(
+        ValueError, match=r"unknown preset 'quik'. Did you mean 'quick'\? Choose one of smoke, quick"
+    ):
         study().sized("quik")
 
 

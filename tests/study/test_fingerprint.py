@@ -67,12 +67,16 @@ def test_every_field_of_an_experiment_changes_the_key(dotted: str) -> None:
     value = getattr(getattr(Experiment(), part), name)
     if dotted == "model.head":
         changed = override(Experiment(), {"model.head": "gaussian", "training.loss": "nll"})
-        assert key(changed) != key(override(Experiment(), {"model.head": "student_t", "training.loss": "nll"}))
+        assert key(changed) != key(
+            override(Experiment(), {"model.head": "student_t", "training.loss": "nll"})
+        )
         return
     if dotted in OTHER:
         other = OTHER[dotted]
     else:
-        other = (not value) if isinstance(value, bool) else value + 1 if isinstance(value, int) else value * 0.5
+        other = (
+            (not value) if isinstance(value, bool) else value + 1 if isinstance(value, int) else value * 0.5
+        )
     assert key(override(Experiment(), {dotted: other})) != key()
 
 
@@ -118,7 +122,9 @@ def test_words_about_code_void_no_fit(package: Path) -> None:
     assert sources_hash(package) == before
 
 
-@pytest.mark.parametrize("name", ["study/report.py", "study/cli.py", "study/tracking.py", "evaluation/metrics.py"])
+@pytest.mark.parametrize(
+    "name", ["study/report.py", "study/cli.py", "study/tracking.py", "evaluation/metrics.py"]
+)
 def test_code_that_makes_no_forecast_voids_no_fit(package: Path, name: str) -> None:
     before = sources_hash(package)
     (package / name).write_text("x = 1\n", encoding="utf-8")
@@ -128,13 +134,25 @@ def test_code_that_makes_no_forecast_voids_no_fit(package: Path, name: str) -> N
 
 @pytest.mark.parametrize(
     "name",
-    ["config.py", "forecaster.py", "data/windows.py", "residual/base.py", "model/heads.py", "training/loop.py"]
-    + ["evaluation/walk_forward.py", "diagnostics/profile.py", "study/fits.py", "data/a_new_file.py"],
+    [
+        "config.py",
+        "forecaster.py",
+        "data/windows.py",
+        "residual/base.py",
+        "model/heads.py",
+        "training/loop.py",
+        "evaluation/walk_forward.py",
+        "diagnostics/profile.py",
+        "study/fits.py",
+        "data/a_new_file.py",
+    ],
 )
 def test_code_that_makes_forecasts_voids_them(package: Path, name: str) -> None:
     before = sources_hash(package)
     path = package / name
-    path.write_text((path.read_text(encoding="utf-8") if path.exists() else "") + "\nx = 1\n", encoding="utf-8")
+    path.write_text(
+        (path.read_text(encoding="utf-8") if path.exists() else "") + "\nx = 1\n", encoding="utf-8"
+    )
     sources_hash.cache_clear()
     assert sources_hash(package) != before
 
@@ -152,4 +170,6 @@ def test_no_file_that_a_fit_imports_is_forgotten() -> None:
         file, folder = PACKAGE / f"{module}.py", PACKAGE / module
         name = f"{module}.py" if file.is_file() else module
         inside = any(entry == name or name.startswith(f"{entry}/") for entry in AFFECTS_NUMBERS)
-        assert inside or name in harmless or not name, f"{name} ({folder}) is imported by a fit, yet no source of it"
+        assert inside or name in harmless or not name, (
+            f"{name} ({folder}) is imported by a fit, yet no source of it"
+        )

@@ -72,7 +72,9 @@ def test_the_lowest_mean_validation_loss_wins_and_ties_go_to_the_first(panel_fil
     keys = [cell.key for cell in made.tuning_cells(arm)]
     assert made.choose(arm, dict(zip(keys, [0.2, 0.1], strict=True))) == {"training.learning_rate": 1e-2}
     assert made.choose(arm, dict(zip(keys, [0.1, 0.1], strict=True))) == {"training.learning_rate": 1e-3}
-    assert made.choose(arm, dict(zip(keys, [float("inf"), 0.9], strict=True))) == {"training.learning_rate": 1e-2}
+    assert made.choose(arm, dict(zip(keys, [float("inf"), 0.9], strict=True))) == {
+        "training.learning_rate": 1e-2
+    }
 
 
 def test_changes_get_a_folder_of_their_own(panel_file: Path) -> None:
@@ -138,7 +140,9 @@ def test_a_fit_whose_folder_exists_is_not_made_again(panel_file: Path, tmp_path:
     assert list(folder.iterdir()) == []
 
 
-def test_a_diverged_fit_is_an_outcome_without_a_number_that_is_not_finite(panel_file: Path, tmp_path: Path) -> None:
+def test_a_diverged_fit_is_an_outcome_without_a_number_that_is_not_finite(
+    panel_file: Path, tmp_path: Path
+) -> None:
     made = plan(panel_file, preset="smoke")
     tree = made.final_cells(made.arms[1], {"training.learning_rate": 1e9})[0].to_dict()
     tree["experiment"]["training"]["clip_norm"] = 1e9

@@ -17,7 +17,10 @@ STUDY = Study(
         training=TrainingConfig(batch_size=16, steps=8, warmup_steps=2, evaluate_every=4),
     ),
     factors={
-        "residual": {"pre_norm": {"model.residual": "pre_norm"}, "post_norm": {"model.residual": "post_norm"}},
+        "residual": {
+            "pre_norm": {"model.residual": "pre_norm"},
+            "post_norm": {"model.residual": "post_norm"},
+        },
         "depth": {"1": {"model.depth": 1}, "2": {"model.depth": 2}},
     },
     folds=WalkForward(num_folds=2, test_days=20, validation_days=20, purge=1),

@@ -1,0 +1,52 @@
+"""How much of a study's wall time went into tracking.
+
+    python benchmarks/tracking.py FOLDER
+
+FOLDER is a study's folder, as `plan` prints it. The times were taken by the run itself: those of
+MLflow calls, which happen beside the fits, and apart from them imports and the creation of the
+database's tables. Exit code 1 if a run that fitted spent 2 % or more of its wall time in calls.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+MOST = 0.02
+
+
+def main() -> int:
+    """Print one line a run."""
+    if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0 if "-h" in sys.argv[1:] or "--help" in sys.argv[1:] else 2
+    record = Path(sys.argv[1]) / "runs.jsonl"
+    if not record.is_file():
+        print(f"error: {record} is not there; give the folder of a study that has run.", file=sys.stderr)
+        return 2
+    heads = ("fits", "wall s", "calls s", "share", "waited s", "imports s", "tables s")
+    print("run " + " ".join(f"{head:>9}" for head in heads))
+    worst = 0.0
+    for number, line in enumerate(record.read_text(encoding="utf-8").splitlines()):
+        run = json.loads(line)
+        seconds = run["tracking_seconds"]
+        share = seconds.get("calls", 0.0) / run["wall_seconds"]
+        if run["fits"]:
+            worst = max(worst, share)
+        cells = [
+            f"{run['fits']}",
+            f"{run['wall_seconds']:.1f}",
+            f"{seconds.get('calls', 0.0):.2f}",
+            f"{share:.2%}",
+            f"{run['waited_for_tracking_seconds']:.2f}",
+            f"{seconds.get('imports', 0.0):.2f}",
+            f"{seconds.get('schema', 0.0):.2f}",
+        ]
+        print(f"{number:3} " + " ".join(f"{cell:>9}" for cell in cells))
+    print(f"largest share of a run with fits: {worst:.2%} (under {MOST:.0%} wanted)")
+    return 0 if worst < MOST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""The verbs of a study: what they print, and the one line they print when they cannot."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fints.data import simulate
+
+TINY = Path(__file__).parent / "tiny.py"
+
+
+def call(*words: str, study: Path = TINY, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(study), *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "prices.parquet"
+    simulate(num_assets=3, num_days=160, seed=1).panel.frame.write_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "required: {plan,run,report}"),
+        (("runn",), "invalid choice: 'runn'"),
+        (("plan", "--prest", "quick"), "unrecognized arguments: --prest quick"),
+        (("plan", "--preset", "quik"), "unknown preset 'quik'. Did you mean 'quick'?"),
+        (("run", "--workers", "two"), "argument --workers: must be a whole number from 1 to 256; got 'two'"),
+        (("run", "--workers", "0"), "must be a whole number from 1 to 256"),
+        (("plan", "--set", "training.steps"), "--set needs FIELD=VALUE"),
+        (("plan", "--set", "training.stepz=3"), "Did you mean training.steps?"),
+        (("plan", "--set", "training.steps=many"), "training.steps must be a whole number; got 'many'"),
+        (("plan", "--set", "model.depth=3"), "model.depth cannot be set: it is varied by factor 'depth'"),
+        (("plan", "--data", "nowhere.csv"), "nowhere.csv"),
+        (("plan", "--data", "sp501-20"), "sp501-20"),
+    ],
+)
+def test_wrong_use_ends_in_one_line_and_code_2(words: tuple[str, ...], message: str) -> None:
+    told = call(*words)
+    assert told.returncode == 2
+    assert told.stdout == ""
+    assert told.stderr.count("\n") == 1
+    assert message in told.stderr
+
+
+def test_a_panel_too_short_for_the_folds_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "short.parquet"
+    simulate(num_assets=2, num_days=40, seed=1).panel.frame.write_parquet(path)
+    told = call("plan", "--data", str(path))
+    assert told.returncode == 2
+    assert told.stderr.count("\n") == 1
+    assert "unique dates" in told.stderr
+
+
+def test_help_answers_without_torch_and_shows_examples() -> None:
+    told = call("run", "--help")
+    assert told.returncode == 0
+    assert "--tracking-uri" in told.stdout
+    assert "examples:" in call("--help").stdout
+    probe = (
+        "import sys, runpy\n"
+        f"sys.argv = ['tiny.py', '--help']\n"
+        "try:\n"
+        f"    runpy.run_path({str(TINY)!r}, run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('torch', 'mlflow', 'optuna', 'statsmodels') if name in sys.modules])\n"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert loaded.stdout.splitlines()[-1] == "[]"
+
+
+def test_plan_says_what_would_run_and_runs_nothing(prices: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    told = call("plan", "--data", str(prices), "--root", str(root), "--workers", "2")
+    assert told.returncode == 0, told.stderr
+    assert told.stderr == ""
+    for word in (
+        "pre_norm-depth_1",
+        "parameters",
+        "= 8 fits",
+        "in all   16 fits",
+        "power",
+        "memory a fit",
+        "disk",
+    ):
+        assert word in told.stdout
+    assert str(root / "tiny" / "quick-prices") in told.stdout.replace("\n", "")
+    assert not root.exists()
+    assert max(len(line) for line in told.stdout.splitlines() if str(root) not in line) <= 80
+
+
+def test_a_report_of_nothing_says_what_to_run_first(prices: Path, tmp_path: Path) -> None:
+    told = call("report", "--data", str(prices), "--root", str(tmp_path))
+    assert told.returncode == 2
+    assert told.stderr.count("\n") == 1
+    assert "run --preset quick" in told.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A git repository with a committed study."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    shutil.copy(TINY, folder / "tiny.py")
+    for words in (
+        ("init", "-q"),
+        ("add", "."),
+        ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "A study"),
+    ):
+        subprocess.run(["git", *words], cwd=folder, check=True, timeout=30)
+    return folder
+
+
+def test_a_study_with_uncommitted_changes_is_not_run(clone: Path, prices: Path, tmp_path: Path) -> None:
+    study = clone / "tiny.py"
+    study.write_text(study.read_text() + "\n# changed\n")
+    told = call("run", "--data", str(prices), "--root", str(tmp_path / "root"), study=study, cwd=clone)
+    assert told.returncode == 2
+    assert told.stderr.count("\n") == 1
+    assert "has changes that are not committed; commit them, or use --preset smoke" in told.stderr
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_study_that_git_does_not_know_is_not_run(clone: Path, prices: Path, tmp_path: Path) -> None:
+    study = clone / "other.py"
+    shutil.copy(TINY, study)
+    told = call("run", "--data", str(prices), "--root", str(tmp_path / "root"), study=study, cwd=clone)
+    assert told.returncode == 2
+    assert "not committed" in told.stderr

@@ -1,0 +1,211 @@
+"""A run from the first fit to the report, and what happens when it is disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from fints.data import simulate
+
+TINY = Path(__file__).parent / "tiny.py"
+
+
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "prices.parquet"
+    simulate(num_assets=4, num_days=160, seed=3).panel.frame.write_parquet(path)
+    return path
+
+
+def start(root: Path, prices: Path, *more: str, preset: str = "smoke") -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        str(TINY),
+        "run",
+        "--preset",
+        preset,
+        "--data",
+        str(prices),
+        "--root",
+        str(root),
+    ]
+    return subprocess.Popen(
+        [*command, "--workers", "1", *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finished(folder: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("fits/*/result.json")}
+
+
+def wait_for_fits(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while len(finished(folder)) < count:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+def runs_by_status(root: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(root / "mlflow.db")) as store:
+        return dict(store.execute("select status, count(*) from runs group by status").fetchall())
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, prices: Path) -> tuple[Path, str]:
+    """A finished smoke run and what it said."""
+    root = tmp_path_factory.mktemp("done")
+    process = start(root, prices)
+    said, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, said
+    return root, said
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_a_table_a_report_and_a_way_to_compare(done: tuple[Path, str]) -> None:
+    root, said = done
+    folder = root / "tiny" / "smoke-prices"
+    assert "[8/8]" in said
+    assert "pre_norm-depth_1" in said
+    assert str(folder / "report.") in said
+    assert "fints ui" in said
+    assert "#/compare-runs?runs=" in said
+    assert "Model training" in said
+    assert (folder / "report.md").is_file()
+    assert not list((folder / "tmp").iterdir())
+
+
+@pytest.mark.slow
+def test_lines_fit_eighty_columns_but_for_paths_and_links(done: tuple[Path, str]) -> None:
+    root, said = done
+    long = [
+        line for line in said.splitlines() if len(line) > 80 and str(root) not in line and "http" not in line
+    ]
+    assert long == []
+
+
+@pytest.mark.slow
+def test_the_tables_hold_every_fit_once(done: tuple[Path, str]) -> None:
+    folder = done[0] / "tiny" / "smoke-prices"
+    fits = pl.read_parquet(folder / "fits.parquet")
+    assert fits["key"].n_unique() == len(fits) == 8
+    assert fits.group_by("role").len().sort("role").rows() == [("final", 4), ("tuning", 4)]
+    forecasts = pl.read_parquet(folder / "forecasts.parquet")
+    assert forecasts.equals(forecasts.sort("arm", "fold", "seed", "date", "asset"))
+    assert len(forecasts) == forecasts.select("arm", "fold", "seed", "date", "asset").n_unique()
+    assert set(pl.read_parquet(folder / "baselines.parquet")["baseline"]) == {
+        "zero",
+        "prevailing_mean",
+        "ar1",
+        "ridge",
+    }
+    assert set(pl.read_parquet(folder / "profiles.parquet")["layer"]) == {0, 1}
+
+
+@pytest.mark.slow
+def test_mlflow_holds_two_arms_and_eight_fits_all_finished(done: tuple[Path, str]) -> None:
+    assert runs_by_status(done[0]) == {"FINISHED": 10}
+
+
+@pytest.mark.slow
+def test_running_again_fits_nothing_and_gives_the_same_report(done: tuple[Path, str], prices: Path) -> None:
+    root, _ = done
+    folder = root / "tiny" / "smoke-prices"
+    before, report = finished(folder), (folder / "report.md").read_bytes()
+    process = start(root, prices)
+    said, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, said
+    assert finished(folder) == before
+    assert (folder / "report.md").read_bytes() == report
+    assert json.loads((folder / "runs.jsonl").read_text().splitlines()[-1])["fits"] == 0
+    assert runs_by_status(root) == {"FINISHED": 10}
+
+
+@pytest.mark.slow
+def test_report_rebuilds_what_a_run_wrote(done: tuple[Path, str], prices: Path) -> None:
+    root, _ = done
+    page = root / "tiny" / "smoke-prices" / "report.md"
+    report = page.read_bytes()
+    page.unlink()
+    command = [
+        sys.executable,
+        str(TINY),
+        "report",
+        "--preset",
+        "smoke",
+        "--data",
+        str(prices),
+        "--root",
+        str(root),
+    ]
+    subprocess.run(command, check=True, timeout=120, capture_output=True)
+    assert page.read_bytes() == report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_what_is_kept_and_leaves_nothing_running(
+    number: signal.Signals, code: int, prices: Path, tmp_path: Path
+) -> None:
+    process = start(tmp_path, prices, preset="longer")
+    folder = tmp_path / "tiny" / "longer-prices"
+    wait_for_fits(folder, 5, process)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert "fits are kept. To go on:" in said
+    assert "run --preset longer" in said
+    assert "Traceback" not in said
+    assert "RUNNING" not in runs_by_status(tmp_path)
+    with closing(sqlite3.connect(folder / "optuna.db")) as store:
+        assert store.execute("select count(*) from trials where state = 'RUNNING'").fetchone() == (0,)
+
+
+@pytest.mark.slow
+def test_a_second_driver_is_told_who_holds_the_folder_and_workers_die_with_the_first(
+    prices: Path, tmp_path: Path
+) -> None:
+    import psutil
+
+    first = start(tmp_path, prices, preset="longer")
+    wait_for_fits(tmp_path / "tiny" / "longer-prices", 5, first)
+    second = start(tmp_path, prices, preset="longer")
+    said, _ = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert f"is held by process {first.pid}" in said
+    workers = psutil.Process(first.pid).children()
+    assert len(workers) == 1
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    gone, alive = psutil.wait_procs(workers, timeout=5)
+    assert (len(gone), alive) == (1, [])
+
+
+@pytest.mark.slow
+def test_a_fit_that_keeps_failing_is_reported_after_four_tries(tmp_path: Path, prices: Path) -> None:
+    study = tmp_path / "tiny.py"
+    # An option no scheme knows passes the declaration and fails in the fit.
+    study.write_text(
+        TINY.read_text().replace(
+            '"post_norm": {"model.residual": "post_norm"}',
+            '"post_norm": {"model.residual": "post_norm", "model.residual_options": {"nonsense": 1}}',
+        )
+    )
+    command = [sys.executable, str(study), "run", "--preset", "smoke", "--data", str(prices)]
+    command += ["--root", str(tmp_path / "root"), "--workers", "1"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert told.returncode == 1, told.stdout + told.stderr
+    assert told.stdout.count("it will be tried again") == 6
+    assert told.stdout.count("failed for good") == 2
+    assert "nonsense" in told.stdout
+    assert runs_by_status(tmp_path / "root")["FAILED"] >= 8
