@@ -1,0 +1,216 @@
+"""The report is one function of the stored files: verdict first, self-contained, byte for byte the same."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from fints.study.analysis import analyse
+from fints.study.document import Heading, Items, Table, Text, from_docstring, to_html, to_markdown
+from fints.study.report import write_report
+
+FIGURES = ["contrasts", "gradient", "oracle", "outcome", "similarity", "training", "tuning", "update"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = [folder / "report.md", folder / "report.html", *sorted((folder / "figures").iterdir())]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+def reported(make_study, tmp_path):
+    spec, folder = make_study(tmp_path / "study", skill={"post_norm": 0.2}, simulated=True)
+    analysis = analyse(spec, folder)
+    write_report(analysis, folder)
+    return analysis, folder
+
+
+def test_the_same_files_give_the_same_bytes_wherever_they_lie(make_study, tmp_path):
+    written = []
+    for place in ("one", "two"):
+        spec, folder = make_study(tmp_path / place, simulated=True)
+        if place == "two":
+            # Workers finish in another order.
+            path = folder / "forecasts.parquet"
+            pl.read_parquet(path).sample(fraction=1.0, shuffle=True, seed=1).write_parquet(path)
+        write_report(analyse(spec, folder), folder)
+        written.append(contents(folder))
+    assert sorted(written[0]) == sorted(written[1])
+    assert sorted(written[0]) == sorted(
+        [
+            "report.md",
+            "report.html",
+            *(f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg")),
+        ]
+    )
+    for name, data in written[0].items():
+        assert data == written[1][name], name
+
+
+def test_writing_twice_changes_nothing_and_clears_figures_of_an_older_report(reported):
+    analysis, folder = reported
+    before = contents(folder)
+    (folder / "figures" / "depth_old.svg").write_text("<svg/>")
+    write_report(analysis, folder)
+    assert contents(folder) == before
+
+
+def test_the_first_line_is_the_verdict(reported):
+    analysis, folder = reported
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert text.splitlines()[0] == f"**{analysis.verdict}**"
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert page.index("class=lead") < page.index("<h1>")
+
+
+def test_the_markdown_links_figures_that_exist_and_their_captions_are_findings(reported):
+    _, folder = reported
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    links = re.findall(r"!\[(.+?)\]\((.+?)\)\n\n\*(.+?)\*\n", text)
+    assert sorted(Path(path).stem for _, path, _ in links) == FIGURES
+    for _, path, caption in links:
+        assert (folder / path).is_file()
+        assert re.search(r"\d|No arm", caption), caption
+
+
+def test_the_page_needs_nothing_outside_itself(reported):
+    _, folder = reported
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert len(sources) == len(FIGURES)
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert "<script" not in page
+    assert "@import" not in page
+    assert "url(" not in page.replace("url(#", "")
+
+
+class Balance(HTMLParser):
+    """Every tag that is opened is closed, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed(reported):
+    _, folder = reported
+    parser = Balance()
+    parser.feed((folder / "report.html").read_text(encoding="utf-8"))
+    assert parser.open == []
+
+
+def test_no_time_or_path_of_this_run_is_in_it(reported):
+    _, folder = reported
+    for name, data in contents(folder).items():
+        if name.endswith((".md", ".html", ".svg")):
+            text = data.decode("utf-8")
+            assert str(folder) not in text
+            assert not re.search(r"\d\d:\d\d:\d\d", text), name
+            assert "dc:date" not in text
+
+
+def test_it_says_how_to_make_it_again_and_what_was_tried(reported):
+    analysis, folder = reported
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    for needed in (
+        analysis.spec["command"],
+        f"git checkout {analysis.spec['commit']}",
+        analysis.spec["checksum"],
+        "66 fits in all: 18 to tune, 48 to judge",
+        "Dates from 2018-01-01 on are sealed; no fit read them.",
+        "enters as the zero forecast",
+        "Smallest effect of interest: 1.0 percentage points.",
+        "## Power",
+        "### Hypotheses",
+    ):
+        assert needed in text, needed
+
+
+def test_markdown_tables_are_whole_and_without_a_stray_number(reported):
+    _, folder = reported
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    tables = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.M)
+    assert len(tables) >= 6
+    for table in tables:
+        lines = table.splitlines()
+        assert len({line.count("|") for line in lines}) == 1
+        assert len({len(line) for line in lines}) == 1
+    assert not re.search(r"\bnan\b|\bNone\b|\binf\b|_right|e-\d\d", text)
+    assert not re.search(r"\d\.\d{7,}", text)
+
+
+def test_a_study_without_commit_command_or_numbered_factor_still_has_a_report(make_study, tmp_path):
+    spec, folder = (
+        make_study(tmp_path, depths=("shallow", "deep"), folds=2) if False else make_study(tmp_path, folds=2)
+    )
+    for arm in spec["arms"]:
+        arm["levels"]["depth"] = {"2": "shallow", "8": "deep"}[arm["levels"]["depth"]]
+    spec["factors"]["depth"] = ["shallow", "deep"]
+    for contrast in spec["contrasts"]:
+        contrast["within"] = {"depth": {"2": "shallow", "8": "deep"}[contrast["within"]["depth"]]}
+    for name in ("commit", "command"):
+        del spec[name]
+    for name in ("profiles", "history", "baselines"):
+        (folder / f"{name}.parquet").unlink()
+    write_report(analyse(spec, folder), folder)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "a commit that was not recorded" in text
+    assert "python studies/residual_by_depth.py run --preset quick" in text
+    assert "No profile was stored" in text
+    assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == [
+        "contrasts",
+        "outcome",
+        "tuning",
+    ]
+
+
+@pytest.mark.parametrize("outcome", ["r2_mean", "ic", "rank_ic"])
+def test_every_outcome_has_a_report_and_units_of_its_own(make_study, tmp_path, outcome: str):
+    spec, folder = make_study(tmp_path, folds=2, outcome=outcome)
+    write_report(analyse(spec, folder), folder)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert ("percentage points" in text.splitlines()[0]) == outcome.startswith("r2")
+
+
+def test_a_docstring_becomes_headings_lists_and_paragraphs():
+    blocks = from_docstring(
+        """Title.
+
+        Question
+        --------
+        One line
+        and its rest.
+
+        1. first
+           goes on
+        2. second
+        """
+    )
+    assert blocks == [
+        Heading(text="Question", level=3),
+        Text(text="One line and its rest."),
+        Items(items=("first goes on", "second")),
+    ]
+
+
+def test_text_from_outside_cannot_become_markup(tmp_path):
+    table = Table(columns=("a|b", "n"), rows=(("<b>x</b>", "1 < 2"),), left=("a|b",))
+    page = to_html(
+        [Text(text="<script>alert(1)</script> `a<b` & **c**"), table], title="<t>", folder=tmp_path
+    )
+    assert "<script>" not in page
+    assert "<code>a&lt;b</code> &amp; <strong>c</strong>" in page
+    assert "&lt;b&gt;x&lt;/b&gt;" in page
+    assert "<title>&lt;t&gt;</title>" in page
+    assert to_markdown([table]).splitlines()[0] == r"| a\|b     |     n |"
