@@ -99,7 +99,12 @@ class ModelConfig:
             self.num_heads,
             f"choose a divisor of model.width = {self.width}",
         )
-        _require(self.feed_forward_ratio > 0, "model.feed_forward_ratio", self.feed_forward_ratio, "choose one above 0")
+        _require(
+            self.feed_forward_ratio > 0,
+            "model.feed_forward_ratio",
+            self.feed_forward_ratio,
+            "choose one above 0",
+        )
         _require(self.norm_eps > 0, "model.norm_eps", self.norm_eps, "choose one above 0")
         _require(0 <= self.dropout < 1, "model.dropout", self.dropout, "choose one in [0, 1)")
         _one_of("model.norm", self.norm, ("layer_norm", "rms_norm"))
@@ -159,7 +164,9 @@ class TrainingConfig:
         )
         for name in ("learning_rate", "clip_norm", "huber_delta"):
             _require(getattr(self, name) > 0, f"training.{name}", getattr(self, name), "choose one above 0")
-        _require(self.weight_decay >= 0, "training.weight_decay", self.weight_decay, "choose one of at least 0")
+        _require(
+            self.weight_decay >= 0, "training.weight_decay", self.weight_decay, "choose one of at least 0"
+        )
         share = self.final_learning_rate_share
         _require(0 <= share <= 1, "training.final_learning_rate_share", share, "choose one in [0, 1]")
         _require(
@@ -187,7 +194,8 @@ class Experiment:
             distributional == (self.training.loss == "nll"),
             "training.loss",
             self.training.loss,
-            f'with model.head = "{self.model.head}" choose ' + ('"nll"' if distributional else '"mse" or "huber"'),
+            f'with model.head = "{self.model.head}" choose '
+            + ('"nll"' if distributional else '"mse" or "huber"'),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -228,7 +236,9 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
                 kind = _annotations(kind)[name]
                 free = not dataclasses.is_dataclass(kind)
             if free and typing.get_origin(kind) is not dict:
-                raise ValueError(f"{'.'.join(parents[: depth + 1])} has no fields; got {dotted}. Set it as a whole.")
+                raise ValueError(
+                    f"{'.'.join(parents[: depth + 1])} has no fields; got {dotted}. Set it as a whole."
+                )
             node = node[name]
         if not free:
             _known(kind, leaf, ".".join(parents))
@@ -271,7 +281,9 @@ def _build(kind: type, tree: Mapping[str, Any], prefix: str) -> Any:
         _known(kind, name, prefix)
         path = f"{prefix}.{name}" if prefix else name
         values[name] = (
-            _build(hints[name], value, path) if dataclasses.is_dataclass(hints[name]) else _cast(hints[name], value, path)
+            _build(hints[name], value, path)
+            if dataclasses.is_dataclass(hints[name])
+            else _cast(hints[name], value, path)
         )
     return kind(**values)
 
@@ -303,7 +315,12 @@ def _require(holds: bool, path: str, value: Any, remedy: str) -> None:
 
 def _at_least(config: Any, prefix: str, **bounds: int) -> None:
     for name, bound in bounds.items():
-        _require(getattr(config, name) >= bound, f"{prefix}.{name}", getattr(config, name), f"choose at least {bound}")
+        _require(
+            getattr(config, name) >= bound,
+            f"{prefix}.{name}",
+            getattr(config, name),
+            f"choose at least {bound}",
+        )
 
 
 def _one_of(path: str, value: str, names: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ class Forecaster(BaseEstimator):
         Raises
         ------
         ValueError
-            If the panel is too short, a feature is unknown, or `train` reaches into `validation`.
+            If the panel is too short, a feature is unknown, or the dates of `train` and `validation` overlap.
         """
         if not isinstance(panel, Panel):
             raise ValueError(
@@ -181,7 +181,9 @@ class Forecaster(BaseEstimator):
         data = experiment.data
         raw = features(panel, data.features)
         labels = targets(panel, data.target, data.horizon)
-        train_range, validation_range = _decision_ranges(labels, train, validation, data.horizon)
+        train_range, validation_range = _decision_ranges(labels, train, validation)
+        if validation_range is not None:
+            labels = _purge(labels, validation_range[0])
 
         learnt = labels.filter(_between(train_range), pl.col("target").is_not_null())
         if learnt.is_empty():
@@ -206,7 +208,9 @@ class Forecaster(BaseEstimator):
                 f"no window of {data.context} days with an outcome ends in the training dates {_show(train_range)}; "
                 f"give a longer panel or a smaller data.context."
             )
-        validation_set = None if validation_range is None else windows.select(*validation_range, labelled=True)
+        validation_set = (
+            None if validation_range is None else windows.select(*validation_range, labelled=True)
+        )
         if validation_set is not None and len(validation_set) == 0:
             raise ValueError(
                 f"no window with an outcome ends in the validation dates {_show(validation_range)}; "
@@ -285,7 +289,10 @@ class Forecaster(BaseEstimator):
         if "spread" in table.columns:
             scaled += [pl.col("spread").mul(pl.col("scale")).alias("scale_out")]
             scaled += [
-                pl.col("mean").add(pl.col("spread") * pl.col(f"{name}_score")).mul(pl.col("scale")).alias(name)
+                pl.col("mean")
+                .add(pl.col("spread") * pl.col(f"{name}_score"))
+                .mul(pl.col("scale"))
+                .alias(name)
                 for name in QUANTILES
             ]
         as_of = pl.lit(self.model_as_of_, dtype=pl.Date)
@@ -298,7 +305,9 @@ class Forecaster(BaseEstimator):
             pl.max_horizontal(pl.col("date"), as_of).alias("available_at"),
         ).rename({"scale_out": "scale"}, strict=False)
 
-    def evaluate_frame(self, panel: Panel, start: date | None = None, end: date | None = None) -> pl.DataFrame:
+    def evaluate_frame(
+        self, panel: Panel, start: date | None = None, end: date | None = None
+    ) -> pl.DataFrame:
         """Return forecasts beside outcomes, both in units of the target.
 
         Returns
@@ -351,7 +360,9 @@ class Forecaster(BaseEstimator):
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
         try:
-            state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model_.state_dict().items()}
+            state = {
+                name: tensor.detach().cpu().contiguous() for name, tensor in self.model_.state_dict().items()
+            }
             save_file(state, fresh / _WEIGHTS)
             spec = {
                 "format_version": FORMAT_VERSION,
@@ -376,15 +387,30 @@ class Forecaster(BaseEstimator):
         return path
 
     @property
+    def _columns(self) -> list[str]:
+        """Names of the numbers that `_forecast` gives for each window."""
+        scores = [f"{name}_score" for name in QUANTILES]
+        return {
+            "point": ["mean"],
+            "gaussian": ["mean", "spread", *scores],
+            "student_t": ["mean", "spread", "degrees", *scores],
+        }[self.experiment_.model.head]
+
+    @property
     def _unitless(self) -> bool:
         return self.experiment_.data.target == "cross_sectional"
 
-    def _forecast(self, panel: Panel, start: date | None, end: date | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def _forecast(
+        self, panel: Panel, start: date | None, end: date | None
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Forecasts of the windows, and targets with units of all rows, both in target units."""
         check_is_fitted(self)
         data = self.experiment_.data
         labels = targets(panel, data.target, data.horizon).filter(_between((start, end)))
         window_set = self.windows(panel, start, end)
+        if len(window_set) == 0:
+            keys = window_set.keys()
+            return keys.with_columns(pl.Series(name, [], dtype=pl.Float64) for name in self._columns), labels
         if next(self.model_.parameters()).is_meta:
             raise ValueError(f"the fit ended without a network and cannot forecast: {self.result_.reason}")
         output = predict(self.model_, window_set, batch_size=256)
@@ -472,41 +498,41 @@ def _device_or_cpu(name: str) -> torch.device:
 
 
 def _decision_ranges(
-    labels: pl.DataFrame,
-    train: DateRange | None,
-    validation: tuple[date, date] | float,
-    horizon: int,
+    labels: pl.DataFrame, train: DateRange | None, validation: tuple[date, date] | float
 ) -> tuple[DateRange, tuple[date, date] | None]:
-    """Resolve training and validation to decision dates, no training outcome inside validation."""
+    """Resolve training and validation to decision dates that do not overlap."""
     start, end = train if train is not None else (None, None)
-    decided = labels.filter(pl.col("target").is_not_null(), _between((start, end)))
-    dates = decided["date"].unique().sort()
-    if isinstance(validation, int | float):
-        if not 0 <= validation < 1:
-            raise ValueError(f"validation must be a share in [0, 1) or two dates; got {validation}.")
-        held = math.ceil(validation * len(dates))
-        if held == 0:
-            return (start, end), None
-        if held >= len(dates):
+    if not isinstance(validation, int | float):
+        if end is None:
+            end = validation[0] - timedelta(days=1)
+        if end >= validation[0]:
             raise ValueError(
-                f"validation = {validation} of {len(dates)} dates with an outcome leaves nothing to learn from; "
-                f"give a longer panel or validation=0."
+                f"training dates must end before validation starts; got training until {end} and validation "
+                f"from {validation[0]}."
             )
-        first = dates[len(dates) - held]
-        purged = decided.filter(pl.col("label_end") < first)
-        if purged.is_empty():
-            raise ValueError(
-                f"all {len(dates) - held} training dates have outcomes (horizon {horizon}) that reach into the "
-                f"validation dates; give a longer panel or a smaller horizon."
-            )
-        return (start, purged["date"].max()), (first, dates[-1])
-    last = decided["label_end"].max()
-    if last is not None and last >= validation[0]:
+        return (start, end), validation
+    if not 0 <= validation < 1:
+        raise ValueError(f"validation must be a share in [0, 1) or two dates; got {validation}.")
+    dates = labels.filter(pl.col("target").is_not_null(), _between((start, end)))["date"].unique().sort()
+    held = math.ceil(validation * len(dates))
+    if held == 0:
+        return (start, end), None
+    if held >= len(dates):
         raise ValueError(
-            f"training outcomes must be known before validation starts on {validation[0]}; the training dates "
-            f"{_show((start, end))} have outcomes until {last}. End them {horizon} trading days earlier."
+            f"validation = {validation} of {len(dates)} dates with an outcome leaves nothing to learn from; "
+            f"give a longer panel or validation=0."
         )
-    return (start, end), validation
+    first = dates[len(dates) - held]
+    return (start, first - timedelta(days=1)), (first, dates[-1])
+
+
+def _purge(labels: pl.DataFrame, first: date) -> pl.DataFrame:
+    """Take away the outcomes of decisions before `first` that are known only from `first` on."""
+    reaches = (pl.col("date") < first) & (pl.col("label_end") >= first)
+    return labels.with_columns(
+        pl.when(~reaches | pl.col("label_end").is_null()).then(pl.col(name)).alias(name)
+        for name in ("target", "label_end")
+    )
 
 
 def _between(span: DateRange) -> pl.Expr:

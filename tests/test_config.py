@@ -73,7 +73,10 @@ def test_a_field_set_to_what_it_was_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.dpth": 2}, r"unknown field model\.dpth. Did you mean model\.depth\? Known fields: residual,"),
+        (
+            {"model.dpth": 2},
+            r"unknown field model\.dpth. Did you mean model\.depth\? Known fields: residual,",
+        ),
         ({"modl.depth": 2}, r"unknown field modl. Did you mean model\? Known fields: data, model, training"),
         ({"depth": 2}, "unknown field depth. Known fields"),
         ({"model.depth": "four"}, "model.depth must be a whole number; got 'four'"),

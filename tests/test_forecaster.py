@@ -51,7 +51,9 @@ def fitted(panel: Panel) -> Forecaster:
 def with_rows_changed(panel: Panel, after: datetime.date, factor: float) -> Panel:
     """Multiply each price after a date by a factor."""
     late = pl.col("date") > after
-    return Panel(panel.frame.with_columns(pl.when(late).then(pl.col("close") * factor).otherwise(pl.col("close"))))
+    return Panel(
+        panel.frame.with_columns(pl.when(late).then(pl.col("close") * factor).otherwise(pl.col("close")))
+    )
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -100,9 +102,10 @@ def test_the_table_has_one_row_a_date_and_asset_and_nulls_only_for_want_of_histo
     assert len(table) == len(panel.frame)
     first = table.filter(pl.col("forecast").is_not_null())["decision_time"].min()
     assert table.filter(pl.col("decision_time") >= first)["forecast"].null_count() == 0
-    assert table.filter(pl.col("decision_time") < first)["forecast"].null_count() == table.filter(
-        pl.col("decision_time") < first
-    ).height
+    assert (
+        table.filter(pl.col("decision_time") < first)["forecast"].null_count()
+        == table.filter(pl.col("decision_time") < first).height
+    )
     assert table["forecast"].is_finite().all()
 
 
@@ -251,14 +254,18 @@ def test_an_asset_that_never_moves_gets_no_forecast_and_spoils_no_other(panel: P
     still = panel.frame.filter(pl.col("asset") == panel.assets[0]).with_columns(
         asset=pl.lit("STILL"), close=pl.lit(10.0)
     )
-    table = Forecaster(small()).fit(Panel(pl.concat([panel.frame, still]))[:"2010-12-31"]).predict(
-        Panel(pl.concat([panel.frame, still]))
+    table = (
+        Forecaster(small())
+        .fit(Panel(pl.concat([panel.frame, still]))[:"2010-12-31"])
+        .predict(Panel(pl.concat([panel.frame, still])))
     )
     assert table.filter(pl.col("asset") == "STILL")["forecast"].null_count() == panel.dates.len()
     assert table.filter(pl.col("asset") != "STILL")["forecast"].is_not_null().sum() > 15_000
 
 
-def test_an_asset_without_a_price_gets_no_forecast_and_spoils_no_other(fitted: Forecaster, panel: Panel) -> None:
+def test_an_asset_without_a_price_gets_no_forecast_and_spoils_no_other(
+    fitted: Forecaster, panel: Panel
+) -> None:
     empty = panel.frame.filter(pl.col("asset") == panel.assets[0]).with_columns(
         asset=pl.lit("VOID"), close=pl.lit(None, dtype=pl.Float64)
     )
@@ -274,20 +281,39 @@ def test_a_panel_whose_prices_never_move_is_refused(panel: Panel) -> None:
         Forecaster(small()).fit(flat)
 
 
-def test_training_that_reaches_into_validation_is_refused(panel: Panel) -> None:
-    with pytest.raises(ValueError, match="before validation"):
-        Forecaster(small(), horizon=5).fit(
+def test_training_dates_that_overlap_validation_are_refused(panel: Panel) -> None:
+    with pytest.raises(ValueError, match="must end before validation starts"):
+        Forecaster(small()).fit(
             panel,
-            train=(None, datetime.date(2010, 6, 1)),
+            train=(None, datetime.date(2010, 6, 3)),
             validation=(datetime.date(2010, 6, 3), datetime.date(2010, 8, 2)),
         )
 
 
-def test_a_share_of_validation_purges_the_outcomes_that_reach_into_it(panel: Panel) -> None:
+@pytest.mark.parametrize("by", ["dates", "share"])
+def test_outcomes_that_reach_into_validation_are_not_learnt(panel: Panel, by: str) -> None:
+    """Moving the prices from the first validation day on leaves the scale of the target as it was."""
     horizon = 10
-    forecaster = Forecaster(small(), horizon=horizon).fit(panel, validation=0.2)
-    assert forecaster.model_as_of_ <= panel.dates[-1]
-    assert forecaster.result_.best_validation_loss is not None
+    cut = datetime.date(2010, 6, 3)
+    dates = panel.dates.filter(panel.dates >= cut)
+    share = (dates.len() - horizon) / (panel.dates.len() - horizon)
+    validation = (cut, dates[-1]) if by == "dates" else share
+    experiment = small(training__keep="last", data__horizon=horizon, data__target="log_return")
+    before = panel.dates.filter(panel.dates < cut)[-1]
+    moved = with_rows_changed(panel, before, 2.0)
+    first, second = (Forecaster(experiment).fit(p, validation=validation) for p in (panel, moved))
+    assert first.target_std_ == second.target_std_
+    assert first.scaler_ == second.scaler_
+    losses = [[row["train_loss"] for row in f.result_.history] for f in (first, second)]
+    assert losses[0] == losses[1]
+    assert first.result_.best_validation_loss != second.result_.best_validation_loss
+
+
+def test_dates_before_any_window_get_null_forecasts(fitted: Forecaster, panel: Panel) -> None:
+    table = fitted.predict(panel, end=panel.dates[5])
+    assert len(table) == 6 * len(panel.assets)
+    assert table["forecast"].null_count() == len(table)
+    assert table.schema == fitted.predict(panel).schema
 
 
 def test_a_frame_instead_of_a_panel_is_refused_with_the_remedy(panel: Panel) -> None:
