@@ -175,7 +175,8 @@ class Forecaster(BaseEstimator):
         """
         if not isinstance(panel, Panel):
             raise ValueError(
-                f"fit needs a fints.data.Panel; got {type(panel).__name__}. Make one with Panel(frame) or fints.data.read(path)."
+                f"fit needs a fints.data.Panel; got {type(panel).__name__}. "
+                "Make one with Panel(frame) or fints.data.read(path)."
             )
         experiment = self.resolve()
         data = experiment.data
@@ -189,7 +190,8 @@ class Forecaster(BaseEstimator):
         if learnt.is_empty():
             raise ValueError(
                 f"the training dates {_show(train_range)} of panel {panel.name!r} hold no outcome of target "
-                f"{data.target!r}; give a longer panel or other dates (prices that never move have no scaled target)."
+                f"{data.target!r}; give a longer panel or other dates "
+                "(prices that never move have no scaled target)."
             )
         scaler = StandardScaler(clip=data.clip).fit(raw.filter(_between(train_range)), data.features)
         target_std = _root_mean_square(learnt["target"])
@@ -205,8 +207,8 @@ class Forecaster(BaseEstimator):
         )
         if len(training_set) == 0:
             raise ValueError(
-                f"no window of {data.context} days with an outcome ends in the training dates {_show(train_range)}; "
-                f"give a longer panel or a smaller data.context."
+                f"no window of {data.context} days with an outcome ends in the training dates "
+                f"{_show(train_range)}; give a longer panel or a smaller data.context."
             )
         validation_set = (
             None if validation_range is None else windows.select(*validation_range, labelled=True)
@@ -251,16 +253,13 @@ class Forecaster(BaseEstimator):
             estimated_bytes=needed,
         )
 
-        known = [train_range] if validation_range is None else [train_range, validation_range]
         self.experiment_ = experiment
         self.model_ = model
         self.scaler_ = scaler
         self.target_std_ = target_std
         self.result_: FitResult | None = result
         self.parameter_count_ = sum(p.numel() for p in model.parameters())
-        self.model_as_of_ = max(
-            labels.filter(_between(span), pl.col("target").is_not_null())["label_end"].max() for span in known
-        )
+        self.model_as_of_: date = _last_outcome(labels, train_range, validation_range)
         return self
 
     def predict(self, panel: Panel, *, start: date | None = None, end: date | None = None) -> pl.DataFrame:
@@ -403,7 +402,7 @@ class Forecaster(BaseEstimator):
     def _forecast(
         self, panel: Panel, start: date | None, end: date | None
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Forecasts of the windows, and targets with units of all rows, both in target units."""
+        """Return forecasts of the windows, and targets with units of all rows, both in target units."""
         check_is_fitted(self)
         data = self.experiment_.data
         labels = targets(panel, data.target, data.horizon).filter(_between((start, end)))
@@ -412,7 +411,8 @@ class Forecaster(BaseEstimator):
             keys = window_set.keys()
             return keys.with_columns(pl.Series(name, [], dtype=pl.Float64) for name in self._columns), labels
         if next(self.model_.parameters()).is_meta:
-            raise ValueError(f"the fit ended without a network and cannot forecast: {self.result_.reason}")
+            reason = "" if self.result_ is None else self.result_.reason
+            raise ValueError(f"the fit ended without a network and cannot forecast: {reason}")
         output = predict(self.model_, window_set, batch_size=256)
         frame = window_set.keys().with_columns(
             pl.Series("mean", output["mean"][:, 0].double().numpy() * self.target_std_)
@@ -449,12 +449,14 @@ def load(path: str | Path) -> Forecaster:
     spec_file, weights_file = path / _SPEC, path / _WEIGHTS
     if not spec_file.is_file() or not weights_file.is_file():
         raise ValueError(
-            f"{path} is not a saved forecaster: it must hold {_SPEC} and {_WEIGHTS}. Write one with Forecaster.save(path)."
+            f"{path} is not a saved forecaster: it must hold {_SPEC} and {_WEIGHTS}. "
+            "Write one with Forecaster.save(path)."
         )
     strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in (_SPEC, _WEIGHTS))
     if strangers:
         raise ValueError(
-            f"{path} must hold {_SPEC} and {_WEIGHTS} only; got also {', '.join(strangers)}. Remove what does not belong."
+            f"{path} must hold {_SPEC} and {_WEIGHTS} only; got also {', '.join(strangers)}. "
+            "Remove what does not belong."
         )
     try:
         spec = json.loads(spec_file.read_text(encoding="utf-8"))
@@ -463,7 +465,8 @@ def load(path: str | Path) -> Forecaster:
         raise ValueError(f"{spec_file} is damaged ({error}); save the forecaster again.") from error
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {version}; this fints reads version {FORMAT_VERSION}. Install a newer fints."
+            f"{path} has format version {version}; this fints reads version {FORMAT_VERSION}. "
+            "Install a newer fints."
         )
     if _sha256(weights_file) != spec["weights_sha256"]:
         raise ValueError(f"{weights_file} does not match the checksum in {_SPEC}; save the forecaster again.")
@@ -490,7 +493,7 @@ def load(path: str | Path) -> Forecaster:
 
 
 def _device_or_cpu(name: str) -> torch.device:
-    """A forecaster trained on a GPU also predicts where there is none."""
+    """Return the device, or the CPU: a forecaster trained on a GPU also predicts where there is none."""
     try:
         return resolve_device(name)
     except ValueError:
@@ -533,6 +536,13 @@ def _purge(labels: pl.DataFrame, first: date) -> pl.DataFrame:
         pl.when(~reaches | pl.col("label_end").is_null()).then(pl.col(name)).alias(name)
         for name in ("target", "label_end")
     )
+
+
+def _last_outcome(labels: pl.DataFrame, *spans: DateRange | None) -> date:
+    """Return the latest date at which an outcome of a decision in one of `spans` is known."""
+    used = pl.any_horizontal(_between(span) for span in spans if span is not None)
+    latest: date = labels.filter(used, pl.col("target").is_not_null())["label_end"].max()  # type: ignore[assignment]
+    return latest
 
 
 def _between(span: DateRange) -> pl.Expr:

@@ -240,7 +240,7 @@ def test_a_panel_shorter_than_the_context_is_refused(panel: Panel) -> None:
 
 
 def test_no_window_fits_a_context_longer_than_the_panel(panel: Panel) -> None:
-    with pytest.raises(ValueError, match="context|longer panel"):
+    with pytest.raises(ValueError, match=r"context|longer panel"):
         Forecaster(small(), features=["return_1"], context=500).fit(panel["2008-01-01":"2008-06-30"])
 
 
@@ -277,7 +277,7 @@ def test_an_asset_without_a_price_gets_no_forecast_and_spoils_no_other(
 
 def test_a_panel_whose_prices_never_move_is_refused(panel: Panel) -> None:
     flat = Panel(panel.frame.with_columns(close=pl.lit(10.0)))
-    with pytest.raises(ValueError, match="never move|no outcome"):
+    with pytest.raises(ValueError, match=r"never move|no outcome"):
         Forecaster(small()).fit(flat)
 
 
