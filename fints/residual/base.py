@@ -73,7 +73,10 @@ class Residual(nn.Module, ABC, Generic[StateT]):
 
     @abstractmethod
     def merge(self, state: StateT, layer: int) -> Tensor:
-        """Return the state entering sublayer `layer` as one stream (B, T, D); merge(open(x), 0) is x."""
+        """Return the state entering sublayer `layer` as one stream (B, T, D).
+
+        ``merge(open(x), 0)`` is x: bit for bit when n is a power of 2, else to rounding.
+        """
 
     @abstractmethod
     def close(self, state: StateT, layer: int) -> Tensor:

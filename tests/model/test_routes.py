@@ -81,3 +81,16 @@ def test_bfloat16_autocast_is_close_and_finite(model, x, residual, checkpointed)
     assert [name for name, gradient in gradients.items() if not gradient.isfinite().all()] == []
     ours, theirs = (torch.cat([g.flatten() for g in each.values()]) for each in (gradients, plain_gradients))
     assert (ours - theirs).norm() / theirs.norm() < 5e-2
+
+
+# torch warns about itself while it imports its own compiler; nothing here calls what it names.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.slow
+def test_compiled_code_agrees_with_the_plain_pass(model, x, residual):
+    network = model(residual=residual, random=True, depth=1)
+    torch._dynamo.reset()
+    plain, plain_gradients = passed(network, network, x)
+    mean, gradients = passed(network, torch.compile(network, fullgraph=True), x)
+    torch.testing.assert_close(mean, plain, rtol=1e-5, atol=1e-5)
+    for name, gradient in plain_gradients.items():
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
