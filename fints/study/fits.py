@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -70,7 +70,6 @@ def run_cell(
     tmp: Path,
     fits: Path,
     checkpoints: Path | None = None,
-    on_row: Callable[[dict[str, Any]], None] | None = None,
 ) -> Path:
     """Train one cell and write its folder; a folder that exists is returned as it is.
 
@@ -84,8 +83,6 @@ def run_cell(
         Where the folder grows, and where it ends; on one file system.
     checkpoints : Path, optional
         Where a long fit keeps its state while it runs.
-    on_row : callable, optional
-        Receives each row of the history as it is made.
     """
     final = fits / cell.key
     if final.is_dir():
@@ -102,7 +99,7 @@ def run_cell(
     if cell.role == "baseline":
         told = _baselines(cell, panel, _empty(fresh))
     else:
-        told = _train(cell, panel, dates, fresh, checkpoint=checkpoint, on_row=on_row)
+        told = _train(cell, panel, dates, fresh, checkpoint=checkpoint)
     timing = told.pop("timing")
     identity = {name: getattr(cell, name) for name in ("key", "arm", "role", "fold", "seed", "point")}
     write_json(fresh / "result.json", {**identity, **told})
@@ -128,7 +125,6 @@ def _train(
     fresh: Path,
     *,
     checkpoint: Path | None,
-    on_row: Callable[[dict[str, Any]], None] | None,
 ) -> dict[str, Any]:
     """Train, and forecast the test dates if the cell is final; return what result.json says."""
     from fints.forecaster import Forecaster
@@ -136,9 +132,7 @@ def _train(
     forecaster = Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed)
     # The test dates are cut off, not only skipped: no mistake further down can read them.
     seen = panel[: dates["test"][0] - timedelta(days=1)]
-    forecaster.fit(
-        seen, train=dates["train"], validation=dates["validation"], checkpoint=checkpoint, on_row=on_row
-    )
+    forecaster.fit(seen, train=dates["train"], validation=dates["validation"], checkpoint=checkpoint)
     result = forecaster.result_
     assert result is not None
     _empty(fresh)

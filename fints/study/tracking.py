@@ -260,9 +260,8 @@ class Tracker:
         tags = [RunTag("status", result["outcome"])]
         if result["outcome"] not in ("finished", "stopped_early"):
             tags.append(RunTag("fints.reason", str(result["reason"])[:500]))
-        for first in range(0, len(metrics), BATCH):
-            self._client.log_batch(run_id, metrics=metrics[first : first + BATCH])
-        self._client.log_batch(run_id, tags=tags)
+        for first in range(0, max(len(metrics), 1), BATCH):
+            self._client.log_batch(run_id, metrics=metrics[first : first + BATCH], tags=tags)
         self._client.set_terminated(run_id, "FINISHED")
         self._finished.add(key)
 

@@ -3,8 +3,9 @@
     python tests/study/kill_many.py --times 20 --workers 1
     python tests/study/kill_many.py --times 20 --workers 2
 
-Victims alternate between the driver and a worker; moments are drawn evenly over the length of the
-undisturbed run. Prints a line a kill; exit code 0 if every comparison held.
+Victims alternate between the driver and a worker. A moment is a number of finished fits and a delay
+after it, so that kills spread over the whole run on a fast and on a slow machine. Prints a line a
+kill; exit code 0 if every comparison held.
 """
 
 from __future__ import annotations
@@ -63,14 +64,6 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def finished_fits(folder: Path) -> dict[str, str]:
-    """Return the finished fits and when each was started."""
-    return {
-        path.parent.name: json.loads(path.read_text())["started"] + path.parent.name
-        for path in folder.glob("fits/*/timing.json")
-    }
-
-
 def modified(folder: Path) -> dict[str, int]:
     """Return the finished fits and when each was written."""
     return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("fits/*/result.json")}
@@ -97,9 +90,11 @@ def waiting(folder: Path) -> int:
         )
 
 
-def kill(process: subprocess.Popen[str], victim: str, moment: float) -> str:
-    """Kill the driver or one of its workers after `moment` seconds; return who was hit."""
-    deadline = time.monotonic() + moment
+def kill(process: subprocess.Popen[str], victim: str, folder: Path, fits: int, delay: float) -> str:
+    """Kill the driver or one of its workers `delay` seconds after `fits` are there; return who was hit."""
+    while len(modified(folder)) < fits and process.poll() is None:
+        time.sleep(0.01)
+    deadline = time.monotonic() + delay
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
     if process.poll() is not None:
@@ -165,12 +160,15 @@ def main() -> int:
             return 1
         length = time.monotonic() - clock
         expected = digests(folder_of(base / "calm"))
+        num_fits = len(modified(folder_of(base / "calm")))
         print(f"undisturbed: {length:.1f} s, {len(expected)} files to compare", flush=True)
         for number in range(arguments.times):
             root = base / f"{number}"
-            victim, moment = ("driver", "worker")[number % 2], draw.uniform(0.5, length)
+            victim, fits = ("driver", "worker")[number % 2], draw.randint(0, num_fits)
+            # The first seconds are imports and tables, the last ones the report: both are hit too.
+            delay = draw.uniform(0.0, length / 2 if fits in (0, num_fits) else 0.5)
             process = start(root, panel, workers=arguments.workers)
-            hit = kill(process, victim, moment)
+            hit = kill(process, victim, folder_of(root), fits, delay)
             kept = modified(folder_of(root))
             code = process.wait()
             if code != 0:
@@ -178,7 +176,7 @@ def main() -> int:
             wrong = [f"exit code {code}"] if code else compare(root, expected, kept)
             bad += bool(wrong)
             print(
-                f"{number + 1:3} {hit} after {moment:.1f} s, {len(kept)} fits were there: "
+                f"{number + 1:3} {hit}, {delay:.2f} s after {fits} fits, {len(kept)} were there: "
                 f"{'; '.join(wrong) or 'equal'}",
                 flush=True,
             )
