@@ -33,11 +33,15 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesTest:
-    """A test on a series of dates: the mean it looks at, its statistic, p value and number of dates."""
+    """A test on a series of dates: the mean it looks at, its statistic, p value and number of dates.
+
+    `statistic` and `p` are None where no error can be estimated: fewer dates than the larger of 8
+    and twice the horizon, or a series that is the same (but not 0) on every date.
+    """
 
     estimate: float
-    statistic: float
-    p: float
+    statistic: float | None
+    p: float | None
     dates: int
 
 
@@ -102,7 +106,8 @@ def diebold_mariano(a: pl.DataFrame, b: pl.DataFrame, *, horizon: int = 1) -> Se
     series = _date_means(both, loss)
     if not series.any():
         return SeriesTest(estimate=0.0, statistic=0.0, p=1.0, dates=len(series))
-    _enough_dates(series, horizon)
+    if _variance(series, horizon) is None:
+        return SeriesTest(estimate=float(series.mean()), statistic=None, p=None, dates=len(series))
     zeros = np.zeros_like(series)
     # The library averages nothing over assets, so it is given the differential as a "loss".
     result = diebold_mariano_test(
@@ -137,16 +142,13 @@ def clark_west(frame: pl.DataFrame, *, benchmark: str | None = None, horizon: in
     series = _date_means(rows, adjusted)
     if not series.any():
         return SeriesTest(estimate=0.0, statistic=0.0, p=1.0, dates=len(series))
-    _enough_dates(series, horizon)
-    variance = long_run_variance(series, horizon=horizon)
-    if not variance:
-        raise ValueError("the adjusted loss difference is the same on every date: nothing to test.")
-    statistic = float(series.mean() / math.sqrt(variance / len(series)))
+    estimate = float(series.mean())
+    variance = _variance(series, horizon)
+    if variance is None:
+        return SeriesTest(estimate=estimate, statistic=None, p=None, dates=len(series))
+    statistic = estimate / math.sqrt(variance / len(series))
     return SeriesTest(
-        estimate=float(series.mean()),
-        statistic=statistic,
-        p=float(stats.norm.sf(statistic)),
-        dates=len(series),
+        estimate=estimate, statistic=statistic, p=float(stats.norm.sf(statistic)), dates=len(series)
     )
 
 
@@ -394,12 +396,10 @@ def _date_means(rows: pl.DataFrame, loss: pl.Expr) -> np.ndarray:
     return np.add.reduceat(rows.select(loss.alias("loss"))["loss"].to_numpy(), starts) / counts
 
 
-def _enough_dates(series: np.ndarray, horizon: int) -> None:
-    if horizon < 1:
-        raise ValueError(f"horizon must be at least 1; got {horizon}.")
-    needed = max(8, 2 * horizon)
-    if len(series) < needed:
-        raise ValueError(f"the test needs at least {needed} dates at horizon {horizon}; got {len(series)}.")
+def _variance(series: np.ndarray, horizon: int) -> float | None:
+    """Return the long-run variance, None where a series is too short or too flat for one."""
+    variance = long_run_variance(series, horizon=horizon)
+    return variance if variance and len(series) >= max(8, 2 * horizon) else None
 
 
 def _check_level(level: float) -> None:
@@ -423,10 +423,8 @@ def _bisect(function: Callable[[float], float], start: float) -> float:
     low, high = 0.0, start
     while function(high) < 0:
         low, high = high, 2 * high
-    for _ in range(200):
+    while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        if middle in (low, high):
-            break
         if function(middle) < 0:
             low = middle
         else:

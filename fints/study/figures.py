@@ -103,6 +103,8 @@ def draw(analysis: Analysis, folder: Path) -> list[Figure]:
             canvas.savefig(
                 folder / f"{figure.name}.svg", format="svg", metadata={"Date": None, "Creator": "fints"}
             )
+            # One layout for both files, worked out for the first.
+            canvas.set_layout_engine("none")
             canvas.savefig(folder / f"{figure.name}.png", format="png", metadata={"Software": None})
             drawn.append(figure)
     for stale in sorted(folder.glob("*.*")):

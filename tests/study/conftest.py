@@ -15,7 +15,7 @@ import pytest
 DAY = dt.date(2010, 1, 4)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_study() -> Callable[..., tuple[dict[str, Any], Path]]:
     return build_study
 
