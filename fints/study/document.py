@@ -80,7 +80,7 @@ Block = Heading | Text | Items | Code | Table | Picture
 
 
 def from_docstring(docstring: str) -> list[Block]:
-    """Return a study's docstring as blocks: underlined lines are headings, dashes list items.
+    """Return a study's docstring as blocks: underlined lines are headings; "-", "1." and "H1." items.
 
     The first line is left out: it is the title. Line breaks inside a paragraph or item are not kept.
     """
@@ -99,7 +99,7 @@ def from_docstring(docstring: str) -> list[Block]:
             paragraph.clear()
 
     for number, line in enumerate(lines):
-        text = line.strip()
+        text = line.strip().replace("``", "`")
         following = lines[number + 1].strip() if number + 1 < len(lines) else ""
         if re.fullmatch(r"[-=~]{3,}", text):
             continue
@@ -108,10 +108,10 @@ def from_docstring(docstring: str) -> list[Block]:
             blocks.append(Heading(text=text, level=3))
         elif not text:
             close()
-        elif bullet := re.match(r"(?:[-*•]|\d+[.)])\s+(.*)", text):
+        elif bullet := re.match(r"(?:[-*•]|\d+[.)])\s+(.*)|([A-Z]\d+[.:] .*)", text):
             if paragraph:
                 close()
-            items.append(bullet[1])
+            items.append(bullet[1] or bullet[2])
         elif items:
             items[-1] += f" {text}"
         else:

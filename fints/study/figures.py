@@ -346,7 +346,7 @@ def _update(analysis: Analysis) -> tuple[Canvas, Figure] | None:
             _profile_line(right, analysis, arm, "update_to_weight", None, style)
         for axes, title in ((left, "|output| / |stream|"), (right, "|Δ weights| / |weights|")):
             _log_axis(axes)
-            _layer_axis(axes)
+            _whole_axis(axes)
             axes.set_title(f"{facet.title}\n{title}" if facet.title else title)
         if row == len(facets) - 1:
             left.set_xlabel("sublayer")
@@ -370,9 +370,10 @@ def _update(analysis: Analysis) -> tuple[Canvas, Figure] | None:
 
 def _training(analysis: Analysis) -> tuple[Canvas, Figure] | None:
     """Draw training and validation loss by step."""
-    facets = _facets(analysis, set(analysis.history["arm"]))
-    if not facets:
+    # One evaluation is a point, not a curve.
+    if analysis.history["step"].n_unique() < 2:
         return None
+    facets = _facets(analysis, set(analysis.history["arm"]))
     canvas, panels = _canvas(len(facets), height=0.9 + 1.5 * len(facets))
     for axes, facet in zip(panels, facets, strict=True):
         for arm, label, style in facet.arms:
@@ -390,6 +391,7 @@ def _training(analysis: Analysis) -> tuple[Canvas, Figure] | None:
             )
         axes.set_title(facet.title)
         axes.set_ylabel("loss")
+        _whole_axis(axes)
     panels[-1].set_xlabel("optimiser step")
     handles, labels = _handles(panels[0])
     handles += [_proxy("-"), _proxy("--")]
@@ -480,7 +482,7 @@ def _profile_figure(
     canvas, panels = _canvas(len(facets), height=0.9 + 1.5 * len(facets))
     for axes, facet in zip(panels, facets, strict=True):
         panel(axes, facet)
-        _layer_axis(axes)
+        _whole_axis(axes)
         axes.set_title(facet.title)
         axes.set_ylabel(ylabel)
     panels[-1].set_xlabel("sublayer k (even: attention, odd: feed-forward)")
@@ -601,7 +603,7 @@ def _ratio_text(analysis: Analysis, arm: str, measure: str) -> str:
     own = _measured(analysis, arm, measure)["mean"]
     if len(own) < 2 or own[-1] <= 0:
         return "–"
-    return f"{own[0] / own[-1]:.2g} ×"
+    return f"{own[0] / own[-1]:#.2g}".rstrip(".") + " ×"
 
 
 def _log_axis(axes: Axes) -> None:
@@ -611,15 +613,13 @@ def _log_axis(axes: Axes) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     decades = math.log10(high / low) if low > 0 else 1.0
-    few = (1.0, 2.0, 5.0) if decades > 0.7 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    few = (1.0, 2.0, 5.0) if decades > 1.2 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if decades > 2.5 else few))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:.0e}" if value < 1e-3 else f"{value:g}")
-    )
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
 
 
-def _layer_axis(axes: Axes) -> None:
+def _whole_axis(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))

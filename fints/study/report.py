@@ -115,7 +115,8 @@ def _design(analysis: Analysis) -> list[Block]:
         f"Primary outcome, named beforehand: out-of-sample {analysis.measure.label}, {first['contrast']}.",
         f"Smallest effect of interest: {smallest} {analysis.measure.difference_unit}".rstrip() + ".",
         *(f"Factor {name}: {', '.join(levels)}." for name, levels in analysis.factors.items()),
-        f"{len(spec['arms'])} arms × {len(spec['folds'])} folds × {len(spec['seeds'])} seeds "
+        f"{_count(len(spec['arms']), 'arm')} × {_count(len(spec['folds']), 'fold')} × "
+        f"{_count(len(spec['seeds']), 'seed')} "
         f"({', '.join(map(str, spec['seeds']))}) = {scope['final_fits']} final fits; "
         f"{scope['tuning_fits']} tuning fits before them. "
         "A seed gives every arm the same branch weights, batch order and dropout stream.",
@@ -294,8 +295,8 @@ def _power(analysis: Analysis) -> list[Block]:
     folds = len(analysis.spec["folds"])
     if folds < FEW_FOLDS:
         text += (
-            f" Intervals over {_count(folds, 'fold')} rest on {max(folds - 1, 0)} degrees of freedom and on "
-            "nearly normal fold means: read them as rough."
+            f" Intervals over {_count(folds, 'fold')} use Student's t at {max(folds - 1, 0)} df and "
+            "lean on nearly normal fold means: read them as rough."
         )
     return [table, Text(text=text)]
 

@@ -189,9 +189,10 @@ def sentence(
         return f"{standing}{winner} beats {loser}{place} by {size} ({compare[1]} − {against}: {interval})."
     signed = f"{measure.text(contrast.estimate, digits)}{unit}{of}"
     if decision.kind == "equivalent":
+        small = ", not zero but too small to matter" if contrast.p is not None and contrast.p < ALPHA else ""
         return (
-            f"{standing}no difference beyond {margin} between {arms}: {compare[1]} − {against} is {signed} "
-            f"(90 % interval {measure.text(decision.equivalence_low, digits)} to "
+            f"{standing}no difference beyond {margin} between {arms}: "
+            f"{compare[1]} − {against} is {signed}{small} (90 % interval {measure.text(decision.equivalence_low, digits)} to "
             f"{measure.text(decision.equivalence_high, digits)}, "
             f"equivalence {p_text(decision.equivalence_p)}, "
             f"{_count(contrast.clusters, 'fold')} × {_count(num_seeds, 'seed')})."
@@ -219,7 +220,7 @@ def p_text(p: float | None) -> str:
     """Return ``p = 0.023`` or ``p < 0.001``."""
     if p is None:
         return "p not defined"
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}" if p < 0.1 else f"p = {p:.2f}"
+    return "p < 0.001" if p < 0.001 else f"p = {p:#.2g}" if p < 0.1 else f"p = {p:.2f}"
 
 
 def _place(within: Mapping[str, str]) -> str:

@@ -196,12 +196,16 @@ def test_a_docstring_becomes_headings_lists_and_paragraphs():
         1. first
            goes on
         2. second
+
+        H1. a claim about ``x``
+        H2. another
         """
     )
     assert blocks == [
         Heading(text="Question", level=3),
         Text(text="One line and its rest."),
         Items(items=("first goes on", "second")),
+        Items(items=("H1. a claim about `x`", "H2. another")),
     ]
 
 
