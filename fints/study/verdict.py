@@ -192,7 +192,8 @@ def sentence(
         small = ", not zero but too small to matter" if contrast.p is not None and contrast.p < ALPHA else ""
         return (
             f"{standing}no difference beyond {margin} between {arms}: "
-            f"{compare[1]} − {against} is {signed}{small} (90 % interval {measure.text(decision.equivalence_low, digits)} to "
+            f"{compare[1]} − {against} is {signed}{small} "
+            f"(90 % interval {measure.text(decision.equivalence_low, digits)} to "
             f"{measure.text(decision.equivalence_high, digits)}, "
             f"equivalence {p_text(decision.equivalence_p)}, "
             f"{_count(contrast.clusters, 'fold')} × {_count(num_seeds, 'seed')})."
