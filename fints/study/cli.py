@@ -183,7 +183,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
             console.print(f"failed for good: {failure}", highlight=False, markup=False)
         console.print(f"what the workers printed is in {folder.logs}", highlight=False, soft_wrap=True)
         return 1
-    page = _write_report(folder, commit=commit, command=command)
+    page = _write_report(folder)
     for line in finished_lines(plan, folder, outcome, page, tracking_uri=arguments.tracking_uri):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
@@ -195,9 +195,7 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
         raise ValueError(
             f"nothing has been finished in {folder.path}; first: {_command(path, arguments, verb='run')}"
         )
-    last = (folder.path / "runs.jsonl").read_text(encoding="utf-8").splitlines()[-1]
-    recorded = json.loads(last)
-    page = _write_report(folder, commit=recorded["commit"], command=recorded["command"])
+    page = _write_report(folder)
     _console().print(f"report: {page}", highlight=False, soft_wrap=True)
     return 0
 
@@ -224,12 +222,11 @@ def _resolve(
     return plan, StudyFolder(root.resolve(), plan.name, plan.label)
 
 
-def _write_report(folder: StudyFolder, *, commit: str | None, command: str) -> Path:
+def _write_report(folder: StudyFolder) -> Path:
     from fints.study.analysis import analyse
     from fints.study.report import write_report
 
     spec = json.loads((folder.path / "study.json").read_text(encoding="utf-8"))
-    spec |= {"commit": commit, "command": command}
     return write_report(analyse(spec, folder.path), folder.path)
 
 

@@ -25,7 +25,7 @@ from fints.study.progress import Report
 from fints.study.recorder import Recorder
 from fints.study.store import StudyFolder, write_json
 from fints.study.tracking import Tracker
-from fints.study.trials import Claim, Queue, open_storage, sqlite_url
+from fints.study.trials import Claim, Queue, open_storage
 
 __all__ = ["Outcome", "run"]
 
@@ -69,7 +69,7 @@ def run(
     started, clock = time.time(), time.perf_counter()
     with folder.held(), _caught_signals() as caught:
         spec = plan.spec()
-        write_json(folder.path / "study.json", spec)
+        write_json(folder.path / "study.json", {**spec, "commit": commit, "command": command})
         tracker = Tracker(spec, root=folder.root, label=folder.label, uri=tracking_uri, commit=commit)
         recorder = Recorder(tracker, folder.fits)
         start = {
@@ -81,9 +81,13 @@ def run(
         pool = Pool(workers, start, folder.logs)
         status = "KILLED"
         try:
-            url = storage or sqlite_url(folder.path / "optuna.db")
             driver = _Driver(
-                plan, folder, Queue(open_storage(url), f"{plan.name}/{plan.label}"), pool, recorder, report
+                plan,
+                folder,
+                Queue(open_storage(storage or folder.path / "optuna.db"), f"{plan.name}/{plan.label}"),
+                pool,
+                recorder,
+                report,
             )
             driver.run(caught)
             if not caught:

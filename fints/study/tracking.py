@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fints.study.embedded import embedded
 from fints.study.fits import Cell, read_result
 from fints.study.notes import arm_note, experiment_note
-from fints.study.trials import sqlite_url
 
 __all__ = ["Tracker", "compare_link"]
 
@@ -87,11 +87,9 @@ class Tracker:
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         logging.getLogger("alembic").setLevel(logging.WARNING)
         with self._timed("imports"):
-            from filelock import FileLock
             from mlflow import MlflowClient
-        self._root.mkdir(parents=True, exist_ok=True)
-        with self._timed("schema"), FileLock(self._root / "mlflow.lock"):
-            uri = self._uri or sqlite_url(self._root / "mlflow.db")
+        with self._timed("schema"):
+            uri = self._uri or embedded(self._root / "mlflow.db", self._create_tables)
             self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
             self.experiment_id = self._experiment()
         with self._timed("calls"):
@@ -155,6 +153,12 @@ class Tracker:
     def link(self) -> str:
         """Address of the page that compares the arms, after the address of the UI."""
         return compare_link(self.experiment_id, list(self._parents.values()))
+
+    def _create_tables(self, url: str) -> None:
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        store = SqlAlchemyStore(url, (self._root / "mlartifacts").as_uri())
+        store.engine.dispose()
 
     def _experiment(self) -> str:
         name = f"{self._spec['name']}/{self._label}"

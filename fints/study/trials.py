@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fints.config import fingerprint
+from fints.study.embedded import embedded
 from fints.study.fits import Cell
 
-__all__ = ["Claim", "Queue", "open_storage", "sqlite_url"]
+__all__ = ["Claim", "Queue", "open_storage"]
 
 MOST_REQUEUES = 3
 
@@ -137,8 +137,8 @@ class Queue:
         )
 
 
-def open_storage(url: str) -> Any:
-    """Open (or create) Optuna's tables at `url`.
+def open_storage(where: str | Path) -> Any:
+    """Open (or create) Optuna's tables: at an address, or embedded in a file.
 
     Raises
     ------
@@ -149,22 +149,21 @@ def open_storage(url: str) -> Any:
     import sqlalchemy.exc
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if isinstance(where, Path):
+        return optuna.storages.RDBStorage(embedded(where, _create_tables))
     try:
-        return optuna.storages.RDBStorage(url)
+        return optuna.storages.RDBStorage(where)
     except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
         line = str(error).strip().splitlines()[0]
-        raise ValueError(f"--storage {url} cannot be opened: {line}") from error
+        raise ValueError(f"--storage {where} cannot be opened: {line}") from error
 
 
-def sqlite_url(path: Path) -> str:
-    """Return the address of an embedded store, created if need be in write-ahead mode."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=60)
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-    finally:
-        connection.close()
-    return f"sqlite:///{path}?timeout=60"
+def _create_tables(url: str) -> None:
+    import optuna
+
+    storage = optuna.storages.RDBStorage(url)
+    storage.remove_session()
+    storage.engine.dispose()
 
 
 def _params(cell: Cell) -> Mapping[str, Any]:

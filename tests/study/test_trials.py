@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import TrialState
 
 from fints.study.fits import Cell
-from fints.study.trials import MOST_REQUEUES, Queue, open_storage, sqlite_url
+from fints.study.trials import MOST_REQUEUES, Queue, open_storage
 
 
 def cell(number: int) -> Cell:
@@ -35,17 +35,17 @@ def nothing(key: str) -> float | None:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return sqlite_url(tmp_path / "optuna.db")
+def url(tmp_path: Path) -> Path:
+    return tmp_path / "optuna.db"
 
 
-def opened(url: str, loss: Any = nothing) -> Queue:
+def opened(url: Path, loss: Any = nothing) -> Queue:
     queue = Queue(open_storage(url), "tiny/quick")
     queue.add("pre_norm", "tuning", CELLS, loss)
     return queue
 
 
-def states(url: str) -> list[str]:
+def states(url: Path) -> list[str]:
     storage = open_storage(url)
     name = optuna.get_all_study_names(storage=storage)[0]
     return [trial.state.name for trial in optuna.load_study(storage=storage, study_name=name).trials]
@@ -59,47 +59,47 @@ def drained(queue: Queue) -> list[str]:
     return keys
 
 
-def test_every_cell_is_claimed_once_in_its_order(url: str) -> None:
+def test_every_cell_is_claimed_once_in_its_order(url: Path) -> None:
     queue = opened(url)
     assert queue.num_waiting() == 3
     assert drained(queue) == ["key1", "key2", "key3"]
     assert states(url) == ["COMPLETE"] * 3
 
 
-def test_a_cell_survives_the_queue_unchanged(url: str) -> None:
+def test_a_cell_survives_the_queue_unchanged(url: Path) -> None:
     claim = opened(url).claim()
     assert claim is not None
     assert claim.cell == CELLS[0]
     assert claim.trial.params == CELLS[0].point
 
 
-def test_two_drivers_never_get_the_same_cell(url: str) -> None:
+def test_two_drivers_never_get_the_same_cell(url: Path) -> None:
     first, second = opened(url), opened(url)
     claims = [queue.claim() for queue in (first, second, first, second)]
     assert [claim and claim.cell.key for claim in claims] == ["key1", "key2", "key3", None]
 
 
-def test_what_a_dead_driver_was_running_is_enqueued_again(url: str) -> None:
+def test_what_a_dead_driver_was_running_is_enqueued_again(url: Path) -> None:
     opened(url).claim()
     again = opened(url)
     assert drained(again) == ["key2", "key3", "key1"]
     assert states(url) == ["FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
 
 
-def test_a_finished_fit_that_was_never_told_is_told_and_not_run(url: str) -> None:
+def test_a_finished_fit_that_was_never_told_is_told_and_not_run(url: Path) -> None:
     opened(url).claim()
     again = opened(url, lambda key: 0.5 if key == "key1" else None)
     assert drained(again) == ["key2", "key3"]
     assert states(url) == ["COMPLETE"] * 3
 
 
-def test_a_finished_trial_whose_fit_is_gone_is_run_again(url: str) -> None:
+def test_a_finished_trial_whose_fit_is_gone_is_run_again(url: Path) -> None:
     drained(opened(url))
     again = opened(url, lambda key: None if key == "key2" else 1.0)
     assert drained(again) == ["key2"]
 
 
-def test_a_failing_cell_is_tried_again_three_times_and_no_more(url: str) -> None:
+def test_a_failing_cell_is_tried_again_three_times_and_no_more(url: Path) -> None:
     queue = opened(url)
     tries = 0
     while (claim := queue.claim()) is not None:
@@ -111,7 +111,7 @@ def test_a_failing_cell_is_tried_again_three_times_and_no_more(url: str) -> None
     assert tries == MOST_REQUEUES + 1 == 4
 
 
-def test_an_interruption_is_not_counted_as_a_failure(url: str) -> None:
+def test_an_interruption_is_not_counted_as_a_failure(url: Path) -> None:
     queue = opened(url)
     for _ in range(10):
         claim = queue.claim()
@@ -120,7 +120,7 @@ def test_an_interruption_is_not_counted_as_a_failure(url: str) -> None:
     assert sorted(drained(queue)) == ["key1", "key2", "key3"]
 
 
-def test_a_diverged_fit_is_complete_with_an_infinite_loss(url: str) -> None:
+def test_a_diverged_fit_is_complete_with_an_infinite_loss(url: Path) -> None:
     queue = opened(url)
     claim = queue.claim()
     assert claim is not None
@@ -128,7 +128,7 @@ def test_a_diverged_fit_is_complete_with_an_infinite_loss(url: str) -> None:
     assert states(url)[0] == "COMPLETE"
 
 
-def test_a_trial_without_a_cell_ends_at_once(url: str) -> None:
+def test_a_trial_without_a_cell_ends_at_once(url: Path) -> None:
     queue = opened(url)
     storage = open_storage(url)
     study = optuna.load_study(storage=storage, study_name=optuna.get_all_study_names(storage=storage)[0])
@@ -137,7 +137,7 @@ def test_a_trial_without_a_cell_ends_at_once(url: str) -> None:
     assert study.trials[-1].state == TrialState.FAIL
 
 
-def test_other_cells_make_another_queue(url: str) -> None:
+def test_other_cells_make_another_queue(url: Path) -> None:
     drained(opened(url))
     queue = Queue(open_storage(url), "tiny/quick")
     queue.add("pre_norm", "tuning", CELLS[:2], nothing)
