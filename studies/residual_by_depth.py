@@ -26,10 +26,11 @@ trader could notice after costs.
 
 Verdict rule
 ------------
-Fixed before the run. "Differs" if the 95 % interval of the contrast excludes 0; "no difference" if
-its 90 % interval lies within plus and minus the smallest effect of interest; else "undecided".
-Secondary contrasts are held to Holm's correction. A diverged fit counts as the zero forecast. Every
-preset but `standard` is exploratory, and `smoke` claims nothing.
+Fixed before the run, in this order. "No difference that matters" if the 90 % interval of the contrast
+lies within plus and minus the smallest effect (even if it excludes 0); else "differs" if its 95 %
+interval excludes 0; else "undecided". Secondary contrasts are held to Holm's correction. A diverged
+fit counts as the zero forecast. Every preset but `standard` is exploratory, and `smoke` claims
+nothing.
 
 What would refute it
 --------------------
