@@ -72,19 +72,18 @@ def finished_lines(
     """Return a table of the arms, and where report and MLflow pages are."""
     name = plan.study.outcome
     width = max(len(arm.name) for arm in plan.arms)
-    lines = ["", f"{'arm':{width}}  {'chosen':<22} {name:>10} {'diverged':>9} {'time':>6}"]
+    tuned = ", ".join(field.rsplit(".", 1)[-1] for field in plan.study.tuning.space)
+    lines = ["", f"{'arm':{width}}  {tuned:<13} {name:>10} {'diverged':>9} {'time':>6}"]
     for arm, rows in outcome.rows.items():
         final = [row for row in rows if row["role"] == "final"]
         values = [row["metrics"][name] for row in final if name in row["metrics"]]
         mean = f"{statistics.fmean(values):.5f}" if values else "-"
-        point = ", ".join(
-            f"{field.rsplit('.', 1)[-1]} {value:g}" if isinstance(value, float) else f"{value}"
-            for field, value in final[0]["point"].items()
-        )
+        point = ", ".join(str(value) for value in final[0]["point"].values())
         diverged = sum(row["outcome"] == "diverged" for row in rows)
         seconds = sum(row["seconds"] for row in rows)
         lines.append(
-            f"{arm:{width}}  {point:<22} {mean:>10} {f'{diverged}/{len(rows)}':>9} {duration(seconds):>6}"
+            f"{arm:{width}}  {point:<{max(13, len(tuned))}} {mean:>10} "
+            f"{f'{diverged}/{len(rows)}':>9} {duration(seconds):>6}"
         )
     uri = "" if tracking_uri else f" --root {folder.root}"
     server = tracking_uri if tracking_uri and tracking_uri.startswith("http") else "http://127.0.0.1:5000"

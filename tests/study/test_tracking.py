@@ -245,7 +245,7 @@ def test_the_link_opens_the_arms_side_by_side() -> None:
     assert link == "#/compare-runs?runs=%5B%22a1%22%2C%20%22b2%22%5D&experiments=%5B%223%22%5D"
 
 
-def test_one_fit_costs_tracking_less_than_a_tenth_of_a_second(opened: Opened) -> None:
+def test_tracking_one_fit_costs_less_than_half_a_second(opened: Opened) -> None:
     opened.tracker.seconds.clear()
     for number in range(10):
         made = cell(f"k{number}")
