@@ -54,7 +54,15 @@ STUDY = Study(
     base=Experiment(
         data=DataConfig(context=24),
         model=ModelConfig(width=32),
-        training=TrainingConfig(batch_size=64, steps=1000, warmup_steps=50, evaluate_every=100),
+        training=TrainingConfig(
+            batch_size=64,
+            steps=1000,
+            warmup_steps=50,
+            evaluate_every=100,
+            profile_every=100,
+            # The last update is profiled, and says nothing at a rate of 0.
+            final_learning_rate_share=0.1,
+        ),
     ),
     factors={
         "residual": {

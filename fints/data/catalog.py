@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from fints.data.panel import Panel
 from fints.data.sources import read
 
-__all__ = ["Card", "card", "datasets", "home", "load", "store"]
+__all__ = ["Card", "card", "datasets", "home", "is_dataset", "load", "seal", "store"]
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
+# So many equal prices on equal dates are no coincidence.
+SEALED_ROWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +88,11 @@ def home() -> Path:
 def datasets() -> list[Card]:
     """Return the cards of all datasets, the bundled ones first, each group by name."""
     return [_read_card(folder) for folder in _folders().values()]
+
+
+def is_dataset(name: str) -> bool:
+    """Tell whether a dataset, bundled or the user's, has this name."""
+    return name in _folders()
 
 
 def card(name: str) -> Card:
@@ -164,6 +173,27 @@ def store(
     )
     (folder / "card.json").write_text(json.dumps(described.to_dict(), indent=2) + "\n", encoding="utf-8")
     return described
+
+
+def seal(panel: Panel) -> dt.date | None:
+    """Return the first sealed date of the bundled dataset that `panel` holds rows of, None if there is none.
+
+    A seal is on the prices, not on a name: a copy in another file, under another name or with fewer
+    assets is recognised by `SEALED_ROWS` rows of the same date, asset and price after the seal.
+    """
+    for folder in _bundled().values():
+        described = _read_card(folder)
+        if described.sealed_from is None:
+            continue
+        if panel.checksum == described.checksum:
+            return described.sealed_from
+        sealed = read(described.path, layout="long").frame.filter(pl.col("date") >= described.sealed_from)
+        same = panel.frame.select("date", "asset", close=panel.price).join(
+            sealed.select("date", "asset", "close"), on=["date", "asset", "close"], how="semi"
+        )
+        if len(same) >= SEALED_ROWS:
+            return described.sealed_from
+    return None
 
 
 def describe(

@@ -42,10 +42,12 @@ def open_dataset(reference: str, *, opens_seal: bool) -> Dataset:
         If the dataset is unknown or nothing of it lies before the seal.
     """
     from fints.data import load
+    from fints.data.catalog import seal
 
     whole = load(reference)
     found = _card(reference)
-    until = None if opens_seal or found is None else found.sealed_from
+    seals = [day for day in (seal(whole), found and found.sealed_from) if day is not None]
+    until = None if opens_seal else min(seals, default=None)
     panel = whole
     if until is not None:
         if until <= whole.dates[0]:
@@ -58,6 +60,7 @@ def open_dataset(reference: str, *, opens_seal: bool) -> Dataset:
 
 
 def _card(reference: str) -> Card | None:
-    from fints.data import card, datasets
+    from fints.data import card
+    from fints.data.catalog import is_dataset
 
-    return card(reference) if reference in {entry.name for entry in datasets()} else None
+    return card(reference) if is_dataset(reference) else None

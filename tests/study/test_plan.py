@@ -93,6 +93,21 @@ def test_no_sealed_date_reaches_a_study() -> None:
     assert open_dataset("sp500-20", opens_seal=True).panel.dates[-1] > SEALED
 
 
+@pytest.mark.parametrize("kept", ["all", "three assets and a new name"])
+def test_the_seal_is_on_the_prices_whatever_their_file_is_called(tmp_path: Path, kept: str) -> None:
+    frame = load("sp500-20").frame
+    if kept != "all":
+        frame = frame.filter(pl.col("asset").is_in(frame["asset"].unique().sort()[:3].to_list()))
+    path = tmp_path / "mine.parquet"
+    frame.write_parquet(path)
+    opened = open_dataset(str(path), opens_seal=False)
+    assert opened.panel.dates[-1] < SEALED
+    assert opened.until == SEALED
+    own = frame.with_columns(pl.col("close") * 1.5)
+    own.write_parquet(tmp_path / "own.parquet")
+    assert open_dataset(str(tmp_path / "own.parquet"), opens_seal=False).until is None
+
+
 def test_the_folds_of_the_bundled_panel_end_before_the_seal() -> None:
     made = make_plan(TINY, name="tiny", docstring="", preset="smoke", data="sp500-20", changes=None)
     assert max(fold["test"][1] for fold in made.folds) < SEALED.isoformat()
