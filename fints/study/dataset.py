@@ -46,7 +46,8 @@ def open_dataset(reference: str, *, opens_seal: bool) -> Dataset:
 
     whole = load(reference)
     found = _card(reference)
-    seals = [day for day in (seal(whole), found and found.sealed_from) if day is not None]
+    own = None if found is None else found.sealed_from
+    seals = [day for day in (own, seal(whole)) if day is not None]
     until = None if opens_seal else min(seals, default=None)
     panel = whole
     if until is not None:
