@@ -214,7 +214,7 @@ class Tracker:
             **self._tags(arm["name"], "arm"),
             "mlflow.note.content": arm_note(self._spec, arm["name"], [])[0],
         }
-        run = self._client.create_run(self.experiment_id, run_name=arm["name"], tags=tags)
+        run = self._client.create_run(self.experiment_id, run_name=_arm_title(arm["levels"]), tags=tags)
         params = {**arm["levels"], "data": self._data}
         self._client.log_batch(run.info.run_id, params=[Param(name, value) for name, value in params.items()])
         self._client.log_dict(run.info.run_id, arm["experiment"], "experiment.json")
@@ -331,6 +331,12 @@ def _fit_metrics(folder: Path, result: Mapping[str, Any]) -> Iterator[tuple[str,
             for column, name in _PROFILE.items():
                 if row.get(column) is not None:
                     yield name, float(row[column]), int(row["layer"])
+
+
+def _arm_title(levels: Mapping[str, str]) -> str:
+    """Return an arm's levels, numbers first: MLflow's table shows the first letters only."""
+    numbers_first = sorted(levels.items(), key=lambda item: not item[1].isdigit())
+    return ", ".join(f"{name} {level}" if level.isdigit() else level for name, level in numbers_first)
 
 
 def _run_name(cell: Cell) -> str:

@@ -1,0 +1,94 @@
+"""Photograph the MLflow pages of a study: its runs, the comparison of its arms, one arm.
+
+    pip install playwright
+    python docs/screenshots.py ROOT STUDY
+
+ROOT is a results folder and STUDY the name of an MLflow experiment in it, as `fints ui --root ROOT` prints
+them. Needs Chromium (`--chromium PATH`). Writes docs/mlflow-*.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fints.ui import pages, store
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Start the pages, photograph them, stop them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("study")
+    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
+    parser.add_argument("--out", type=Path, default=HERE)
+    given = parser.parse_args()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "fints", "ui", "--root", str(given.root), "--port", str(port)]
+    )
+    try:
+        page = next(page for page in pages(store(given.root), port) if page.study == given.study)
+        _wait(port)
+        _photograph(page.runs, page.compare, given.out, given.chromium)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait(port: int) -> None:
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.5)
+
+
+def _photograph(runs: str, compare: str | None, out: Path, chromium: str) -> None:
+    from playwright.sync_api import sync_playwright
+
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=quiet)
+        page = browser.new_page(viewport={"width": 1600, "height": 1000})
+        page.goto(runs)
+        page.wait_for_timeout(8000)
+        _training_mode(page)
+        page.goto(runs)
+        page.reload()
+        page.wait_for_timeout(6000)
+        page.screenshot(path=out / "mlflow-experiment.png")
+        if compare is not None:
+            page.goto(compare)
+            page.reload()
+            page.wait_for_timeout(8000)
+            page.screenshot(path=out / "mlflow-compare.png", full_page=True)
+        page.goto(runs)
+        page.reload()
+        page.wait_for_timeout(6000)
+        page.locator("a[href*='/runs/']").first.click()
+        page.wait_for_timeout(5000)
+        page.screenshot(path=out / "mlflow-run.png", full_page=True)
+        browser.close()
+
+
+def _training_mode(page: Any) -> None:
+    """Leave MLflow's GenAI mode, in which it opens, as a user does once."""
+    switch = page.get_by_text("Model training", exact=True)
+    if switch.count():
+        switch.first.click()
+        page.wait_for_timeout(2000)
+
+
+if __name__ == "__main__":
+    main()
