@@ -67,7 +67,8 @@ def profile(
     ========================  =============================================================
     step, layer, block, kind  the step, k from 0, k // 2, "attention" or "feed_forward"
     adjacent_cosine           cos(u_{k-1}, u_k); ``_centred``: each minus its mean token
-    adjacent_cosine_null      sqrt(k / (k + 1)): independent increments of equal length
+    adjacent_cosine_null      that of independent increments of equal length: sqrt(k / (k + 1)),
+                              or sqrt(1 / 2) where the scheme norms the trunk
     trunk_cosine              cos(trunk_{k-1}, trunk_k); ``_centred`` likewise
     token_cosine              mean cosine of two different tokens of u_k; ``_centred`` likewise
     increment_cosine          cos(y_{k-1}, y_k)
@@ -135,7 +136,8 @@ def profile(
         }
         row: dict[str, Any] = {"step": step, "layer": k, "block": k // 2, "kind": KINDS[k % 2]}
         row |= {name: _plain(measured[name]) for name in MEASURES}
-        row["adjacent_cosine_null"] = null_cosine(k) if k > 0 else None
+        normed = model.residual.normalises_trunk
+        row["adjacent_cosine_null"] = null_cosine(k, normalises_trunk=normed) if k > 0 else None
         row["update_to_weight"] = None if ratios is None else _plain(ratios[k])
         for name in MEASURES:
             row[f"{name}_initial"] = None if initial is None else initial[k][name]

@@ -53,17 +53,28 @@ def mean_cosine(a: Tensor, b: Tensor) -> Tensor:
     return _mean(products, lengths)
 
 
-def null_cosine(k: int) -> float:
-    r"""Return the adjacent cosine at sublayer k of a trunk of independent terms of equal length.
+def null_cosine(k: int, *, normalises_trunk: bool = False) -> float:
+    r"""Return the adjacent cosine at sublayer k if all increments are independent and of equal length.
+
+    On a trunk that sums its terms, as in Pre-Norm, it rises with depth by itself:
 
     .. math:: \cos\Bigl(\sum_{j<k} v_j,\; \sum_{j \le k} v_j\Bigr) = \sqrt{k/(k+1)}
 
     The embedding is one of the terms: sublayer k reads the sum of k + 1 of them, and sublayer
-    k - 1 the first k. .707, .894, .949, .981 at k = 1, 4, 9, 25.
+    k - 1 the first k. .707, .894, .949, .981 at k = 1, 4, 9, 25. On a trunk that is normed after
+    each addition, as in Post-Norm, an increment of the trunk's own length gives
+    :math:`\cos(h, h + v) = \sqrt{1/2}` at every k.
+
+    Parameters
+    ----------
+    k
+        The sublayer, from 1.
+    normalises_trunk
+        Of the scheme; see `fints.residual.Residual`.
     """
     if k < 1:
         raise ValueError(f"neighbours start at sublayer 1, which has one before it; got k = {k}.")
-    return math.sqrt(k / (k + 1))
+    return math.sqrt(1 / 2 if normalises_trunk else k / (k + 1))
 
 
 def token_cosine(z: Tensor) -> Tensor:

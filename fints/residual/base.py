@@ -53,6 +53,8 @@ class Residual(nn.Module, ABC, Generic[StateT]):
     """One sublayer in one line; F is the branch, N its norm."""
     equals_pre_norm_at_start: ClassVar[bool]
     """Whether a freshly built network computes what Pre-Norm computes."""
+    normalises_trunk: ClassVar[bool]
+    """Whether the trunk is normed at each sublayer, so that it does not grow with depth."""
 
     @staticmethod
     @abstractmethod

@@ -73,6 +73,7 @@ class StaticHyperConnections(Residual[Tensor]):
     paper: ClassVar[str] = "Zhu et al. 2025, arXiv 2409.19606"
     equation: ClassVar[str] = "u = A_m^T H; H <- A_r^T H + B^T F(N(u))"
     equals_pre_norm_at_start: ClassVar[bool] = True
+    normalises_trunk: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -192,6 +193,7 @@ class DynamicHyperConnections(Residual[Tensor]):
     paper: ClassVar[str] = "Zhu et al. 2025, arXiv 2409.19606"
     equation: ClassVar[str] = "u = A_m(H)^T H; H <- A_r(H)^T H + B(H)^T F(N(u)); A(H) = A + s tanh(N(H) W)"
     equals_pre_norm_at_start: ClassVar[bool] = True
+    normalises_trunk: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -44,6 +44,7 @@ class PreNorm(Residual[Tensor]):
     paper: ClassVar[str] = "Xiong et al. 2020, arXiv 2002.04745"
     equation: ClassVar[str] = "h <- h + F(N(h))"
     equals_pre_norm_at_start: ClassVar[bool] = True
+    normalises_trunk: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -122,6 +123,7 @@ class PostNorm(Residual[Tensor]):
     paper: ClassVar[str] = "Vaswani et al. 2017, arXiv 1706.03762"
     equation: ClassVar[str] = "h <- N(h + F(h))"
     equals_pre_norm_at_start: ClassVar[bool] = False
+    normalises_trunk: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -64,8 +64,13 @@ def test_rows_are_plain_and_finite_one_a_sublayer(residual):
     for row in rows:
         missing = {name for name in MEASURES if row[name] is None}
         assert missing == (neighbours if row["layer"] == 0 else set())
-    null = [row["adjacent_cosine_null"] for row in rows]
-    assert null == [None, math.sqrt(1 / 2), math.sqrt(2 / 3), math.sqrt(3 / 4)]
+
+
+@pytest.mark.parametrize("residual", SCHEMES)
+def test_the_null_is_that_of_the_scheme(residual):
+    null = [row["adjacent_cosine_null"] for row in _rows(_build(residual))]
+    summed = [math.sqrt(1 / 2), math.sqrt(2 / 3), math.sqrt(3 / 4)]
+    assert null == [None, *([math.sqrt(1 / 2)] * 3 if residual == "post_norm" else summed)]
 
 
 @pytest.mark.parametrize("residual", SCHEMES)

@@ -32,6 +32,15 @@ def test_a_random_walk_returns_its_null_curve():
         assert mean_cosine(increments[k - 1], increments[k]).item() == pytest.approx(0, abs=0.01)
 
 
+def test_a_walk_that_is_normed_at_each_step_returns_the_null_of_a_normed_trunk():
+    increments = torch.nn.functional.normalize(_normal(30, 400, WIDTH), dim=-1)
+    trunk = increments[0]
+    for k in range(1, 30):
+        before, trunk = trunk, torch.nn.functional.normalize(trunk + increments[k], dim=-1)
+        found = mean_cosine(before, trunk).item()
+        assert found == pytest.approx(null_cosine(k, normalises_trunk=True), abs=0.01)
+
+
 def test_the_null_curve_has_the_values_of_the_literature():
     assert [round(null_cosine(k), 3) for k in (1, 4, 9, 25)] == [0.707, 0.894, 0.949, 0.981]
     with pytest.raises(ValueError, match="start at sublayer 1"):

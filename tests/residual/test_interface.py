@@ -132,6 +132,16 @@ def test_under_autocast_branches_run_lower_and_the_trunk_does_not(name):
     assert [y.dtype for y in seen] == [torch.bfloat16] * 2
 
 
+def test_a_scheme_says_whether_its_trunk_grows_with_depth(name):
+    torch.manual_seed(0)
+    residual = build_residual(name, width=64, num_sublayers=8)
+    state = residual.open(torch.randn(2, 3, 64))
+    for layer in range(8):
+        state = residual.step(state, layer, lambda u: 3 * torch.randn(u.shape))
+    length = residual.merge(state, 8).norm(dim=-1).mean().item()
+    assert (length < 1.01 * 64**0.5) == RESIDUALS[name].normalises_trunk
+
+
 def test_every_scheme_says_where_it_is_from(name):
     scheme = RESIDUALS[name]
     assert "arXiv" in scheme.paper
