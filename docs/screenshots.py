@@ -60,34 +60,39 @@ def _photograph(runs: str, compare: str | None, out: Path, chromium: str) -> Non
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=quiet)
-        page = browser.new_page(viewport={"width": 1600, "height": 1000})
-        page.goto(runs)
-        page.wait_for_timeout(8000)
-        _training_mode(page)
-        page.goto(runs)
-        page.reload()
-        page.wait_for_timeout(6000)
+        page = browser.new_page(viewport={"width": 1500, "height": 1100})
+        _open(page, runs)
+        for name in ("Model training", "Close"):
+            _press(page, name)
+        _open(page, runs)
         page.screenshot(path=out / "mlflow-experiment.png")
         if compare is not None:
-            page.goto(compare)
-            page.reload()
-            page.wait_for_timeout(8000)
-            page.screenshot(path=out / "mlflow-compare.png", full_page=True)
-        page.goto(runs)
-        page.reload()
-        page.wait_for_timeout(6000)
+            _open(page, compare)
+            _press(page, "Close")
+            page.set_viewport_size({"width": 1500, "height": 1650})
+            page.wait_for_timeout(3000)
+            page.screenshot(path=out / "mlflow-compare.png")
+        page.set_viewport_size({"width": 1500, "height": 1000})
+        _open(page, runs)
         page.locator("a[href*='/runs/']").first.click()
         page.wait_for_timeout(5000)
-        page.screenshot(path=out / "mlflow-run.png", full_page=True)
+        _press(page, "Show more")
+        page.screenshot(path=out / "mlflow-run.png")
         browser.close()
 
 
-def _training_mode(page: Any) -> None:
-    """Leave MLflow's GenAI mode, in which it opens, as a user does once."""
-    switch = page.get_by_text("Model training", exact=True)
-    if switch.count():
-        switch.first.click()
-        page.wait_for_timeout(2000)
+def _open(page: Any, address: str) -> None:
+    page.goto(address)
+    page.reload()
+    page.wait_for_timeout(7000)
+
+
+def _press(page: Any, name: str) -> None:
+    """Press what a user presses once: out of the GenAI mode in which MLflow opens, the assistant away."""
+    wanted = page.get_by_text(name, exact=True).or_(page.get_by_label(name, exact=True))
+    if wanted.count():
+        wanted.first.click()
+        page.wait_for_timeout(1500)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ PATIENCE_S = 120
 
 @dataclass(frozen=True)
 class Page:
-    """One study: its name, the address of its runs, and of the page that compares its arms."""
+    """One study: its name, the address of its runs in charts, and of the page that compares its arms."""
 
     study: str
     runs: str
@@ -81,7 +81,7 @@ def pages(path: Path, port: int) -> list[Page]:
     return [
         Page(
             name,
-            f"{base}/#/experiments/{study}/runs",
+            f"{base}/#/experiments/{study}/runs?compareRunsMode=CHART",
             f"{base}/{compare_link(str(study), arms[study])}" if len(arms[study]) > 1 else None,
         )
         for study, name in studies
@@ -163,7 +163,7 @@ def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
 def _announce(path: Path, port: int) -> None:
     print(f"MLflow: {address(port)}")
     for page in pages(path, port):
-        print(f"\n{page.study}\n  runs     {page.runs}")
+        print(f"\n{page.study}\n  charts   {page.runs}")
         if page.compare is not None:
             print(f"  compare  {page.compare}")
     print(

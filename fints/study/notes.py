@@ -100,8 +100,11 @@ def arm_note(
         best["train/parameters"] = float(final[0]["parameters"])
     best |= _best_loss(tuning)
     if final and f"test/{spec['outcome']}" in best:
-        best[f"best/{spec['outcome']}"] = best[f"test/{spec['outcome']}"]
-    best["best/diverged_fits"] = float(diverged)
+        # MLflow's charts round to two decimals, at which every R2 of a daily return is 0.00.
+        percent = spec["outcome"].startswith("r2")
+        name = f"best/{spec['outcome']}_percent" if percent else f"best/{spec['outcome']}"
+        best[name] = best[f"test/{spec['outcome']}"] * (100 if percent else 1)
+    best["train/diverged_fits"] = float(diverged)
     return "\n".join(lines), {name: value for name, value in best.items() if math.isfinite(value)}
 
 

@@ -123,8 +123,8 @@ class Tracker:
     def close_arm(
         self, arm: str, rows: list[dict[str, Any]], profile: Mapping[str, list[tuple[int, float]]]
     ) -> None:
-        """Write an arm's table, its best numbers and its mean profile into the parent run."""
-        from mlflow.entities import Metric, RunTag
+        """Write an arm's table, chosen design point, best numbers and mean profile into the parent run."""
+        from mlflow.entities import Metric, Param, RunTag
 
         with self._timed("calls"):
             note, best = arm_note(self._spec, arm, rows)
@@ -135,9 +135,12 @@ class Tracker:
             for column, points in profile.items():
                 if column in _PROFILE:
                     metrics += [Metric(_PROFILE[column], value, now, layer) for layer, value in points]
-            run_id = self._parents[arm]
+            chosen = next((row["point"] for row in rows if row["role"] == "final"), {})
             self._client.log_batch(
-                run_id, metrics=metrics[:BATCH], tags=[RunTag("mlflow.note.content", note)]
+                self._parents[arm],
+                metrics=metrics[:BATCH],
+                params=[Param(_short(name), _text(value)) for name, value in chosen.items()],
+                tags=[RunTag("mlflow.note.content", note)],
             )
 
     def close(self, status: str = "FINISHED") -> None:
@@ -233,7 +236,7 @@ class Tracker:
         run = self._client.create_run(self.experiment_id, run_name=_run_name(cell), tags=tags)
         run_id = str(run.info.run_id)
         levels = next(arm["levels"] for arm in self._spec["arms"] if arm["name"] == cell.arm)
-        short = {name.rsplit(".", 1)[-1]: _text(value) for name, value in cell.point.items()}
+        short = {_short(name): _text(value) for name, value in cell.point.items()}
         params = {
             **levels,
             **short,
@@ -342,8 +345,12 @@ def _arm_title(levels: Mapping[str, str]) -> str:
 def _run_name(cell: Cell) -> str:
     if cell.role == "final":
         return f"final fold {cell.fold} seed {cell.seed}"
-    point = " ".join(f"{name.rsplit('.', 1)[-1]} {_text(value)}" for name, value in cell.point.items())
+    point = " ".join(f"{_short(name)} {_text(value)}" for name, value in cell.point.items())
     return f"tuning {point} fold {cell.fold}"
+
+
+def _short(field: str) -> str:
+    return field.rsplit(".", 1)[-1]
 
 
 def _text(value: Any) -> str:

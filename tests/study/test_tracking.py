@@ -233,7 +233,7 @@ def test_an_arm_says_what_was_tried_and_what_came_out(opened: Opened) -> None:
     opened.tracker.close_arm("pre_norm", rows, {"adjacent_cosine": [(0, 0.5), (1, 0.7)]})
     parent = next(run for run in opened.runs() if run.data.tags["mlflow.runName"] == "pre_norm")
     assert parent.data.metrics["best/validation_loss"] == 0.8
-    assert parent.data.metrics["best/r2_zero"] == pytest.approx(0.02)
+    assert parent.data.metrics["best/r2_zero_percent"] == pytest.approx(2.0)
     assert parent.data.metrics["similarity/adjacent_cosine_by_sublayer"] == 0.7
     note = parent.data.tags["mlflow.note.content"]
     assert "| 0.01 | 0 | 0.8 | finished |" in note
