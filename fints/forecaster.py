@@ -238,9 +238,9 @@ class Forecaster(BaseEstimator):
                 context=data.context,
                 seed=derive(self.seed, "model"),
             )
-        if drawn:
-            model.to(device)
-        probe = training_set.gather(_probe_positions(len(training_set), self.seed))
+        # No more than a batch: what a step has memory for, its profile has too.
+        most = min(_PROBE_WINDOWS, experiment.training.batch_size)
+        probe = training_set.gather(_probe_positions(len(training_set), most, self.seed))
         result = fit(
             model,
             training_set,
@@ -249,7 +249,7 @@ class Forecaster(BaseEstimator):
             seed=derive(self.seed, "training"),
             checkpoint=None if checkpoint is None else Path(checkpoint),
             on_row=on_row,
-            profiler=Profiler(model, *probe, experiment.training) if drawn else None,
+            profiler=Profiler(*probe, experiment.training),
             estimated_bytes=needed,
         )
 
@@ -313,11 +313,12 @@ class Forecaster(BaseEstimator):
         -------
         polars.DataFrame
             `date`, `asset`, `forecast`, `realised`, `unit_scale` (log return of one target unit; null
-            where there is none), with a distributional head also `spread` and `degrees`. Only rows
-            with a forecast and an outcome.
+            where there is none), with a distributional head also `log_scale` (natural log of the
+            scale) and, for Student's t, `degrees`. Only rows with a forecast and an outcome.
         """
         forecast, units = self._forecast(panel, start, end)
-        extra = [name for name in ("spread", "degrees") if name in forecast.columns]
+        extra = [pl.col("spread").log().alias("log_scale")] if "spread" in forecast.columns else []
+        extra += [pl.col("degrees")] if "degrees" in forecast.columns else []
         return (
             units.join(forecast, on=["date", "asset"], how="inner")
             .filter(pl.col("target").is_not_null())
@@ -565,9 +566,9 @@ def _root_mean_square(values: pl.Series) -> float:
     return root if root > 0 else 1.0
 
 
-def _probe_positions(count: int, seed: int) -> torch.Tensor:
+def _probe_positions(count: int, most: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(derive(seed, "probe"))
-    return torch.randperm(count, generator=generator)[:_PROBE_WINDOWS]
+    return torch.randperm(count, generator=generator)[:most]
 
 
 def _sha256(path: Path) -> str:

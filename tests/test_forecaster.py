@@ -119,12 +119,18 @@ def test_no_forecast_is_available_before_its_model(fitted: Forecaster, panel: Pa
 @pytest.mark.parametrize("head", ["gaussian", "student_t"])
 def test_quantiles_bracket_the_forecast_and_keep_its_units(panel: Panel, head: str) -> None:
     experiment = small(model__head=head, training__loss="nll")
-    table = Forecaster(experiment).fit(panel[:"2010-12-31"]).predict(panel).drop_nulls()
+    forecaster = Forecaster(experiment).fit(panel[:"2010-12-31"])
+    table = forecaster.predict(panel).drop_nulls()
     assert (table["q05"] < table["forecast"]).all()
     assert (table["forecast"] < table["q95"]).all()
     np.testing.assert_allclose(table["q50"], table["forecast"], rtol=1e-9)
     # A daily stock return spreads over a few percent, not over target units.
     assert 0.005 < table["scale"].median() < 0.05
+    frame = forecaster.evaluate_frame(panel).rename({"date": "decision_time"})
+    both = frame.join(table, on=["decision_time", "asset"])
+    assert len(both) > 15_000
+    np.testing.assert_allclose(both["log_scale"].exp() * both["unit_scale"], both["scale"], rtol=1e-9)
+    assert ("degrees" in frame.columns) == (head == "student_t")
 
 
 def test_volatility_scaled_forecasts_come_back_as_log_returns(panel: Panel) -> None:

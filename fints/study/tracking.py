@@ -135,7 +135,7 @@ class Tracker:
             for column, points in profile.items():
                 if column in _PROFILE:
                     metrics += [Metric(_PROFILE[column], value, now, layer) for layer, value in points]
-            chosen = next((row["point"] for row in rows if row["role"] == "final"), {})
+            chosen: dict[str, Any] = next((row["point"] for row in rows if row["role"] == "final"), {})
             self._client.log_batch(
                 self._parents[arm],
                 metrics=metrics[:BATCH],
