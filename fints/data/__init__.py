@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fints.data.catalog import Card, card, datasets, home, load, store
+from fints.data.catalog import Card, card, datasets, home, load, planted_signal, store, store_simulation
 from fints.data.check import Finding, Report, check
-from fints.data.features import FEATURES, features, known_features
+from fints.data.features import FEATURES, features
 from fints.data.panel import Panel
 from fints.data.scaling import StandardScaler
 from fints.data.sources import read
@@ -32,11 +32,12 @@ __all__ = [
     "datasets",
     "features",
     "home",
-    "known_features",
     "load",
+    "planted_signal",
     "read",
     "simulate",
     "store",
+    "store_simulation",
     "targets",
 ]
 

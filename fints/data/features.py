@@ -32,7 +32,7 @@ import polars as pl
 
 from fints.data.panel import Panel
 
-__all__ = ["FEATURES", "features", "known_features"]
+__all__ = ["FEATURES", "features"]
 
 Array = np.ndarray
 
@@ -69,11 +69,6 @@ def features(panel: Panel, names: Sequence[str]) -> pl.DataFrame:
         "asset",
         *(pl.Series(name, _feature(panel, history, name), dtype=pl.Float64) for name in names),
     )
-
-
-def known_features(panel: Panel | None = None) -> list[str]:
-    """Return the recipe families, then the numeric columns of `panel` (the price too)."""
-    return [*FEATURES, *([] if panel is None else [panel.price, *panel.feature_columns])]
 
 
 class History:

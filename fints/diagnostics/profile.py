@@ -148,13 +148,13 @@ def profile(
 class Profiler:
     """Profiles a network during a fit, on one batch that stays the same.
 
-    Made from the network as it is before training, whose profile is the value at random
-    initialisation. It keeps nothing else, so a resumed fit measures what an undisturbed one does.
+    Its first call, at step 0 with the network as it is before training, measures the values at
+    random initialisation, which stand beside those of every later call; without it they are None.
+    It keeps nothing else, so a resumed fit, which makes that call again, measures what an
+    undisturbed one does.
 
     Parameters
     ----------
-    model
-        The freshly built network.
     inputs, targets
         The probe batch, (B, T, F) and (B, T). Effective rank depends on its size: use the same in
         every arm.
@@ -162,16 +162,20 @@ class Profiler:
         Names the loss.
     """
 
-    def __init__(self, model: Transformer, inputs: Tensor, targets: Tensor, config: TrainingConfig) -> None:
+    def __init__(self, inputs: Tensor, targets: Tensor, config: TrainingConfig) -> None:
         self._inputs = inputs
         self._targets = targets
         self._loss = make_loss(config)
-        self._initial = self._profile(model, step=0, update={}, initial=None)
+        self._initial: list[dict[str, Any]] | None = None
 
     def __call__(self, model: nn.Module, step: int, update: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """Return the rows of `profile` after `step` steps; see `fints.training.LayerProfiler`."""
         if not isinstance(model, Transformer):
             raise ValueError(f"a profile needs a fints.model.Transformer; got {type(model).__name__}.")
+        if step == 0:
+            self._initial = self._profile(model, step=0, update={}, initial=None)
+            # Measured once: the network is what it was a moment ago.
+            return [row | {f"{name}_initial": row[name] for name in MEASURES} for row in self._initial]
         return self._profile(model, step=step, update=update, initial=self._initial)
 
     def _profile(

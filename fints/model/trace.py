@@ -22,8 +22,6 @@ class Trace:
     read : list of Tensor
         What each sublayer reads before any norm (B, T, D). Computed beside the pass: the loss does
         not depend on it.
-    normed_inputs : list of Tensor
-        What each branch was given.
     outputs : list of Tensor
         What each branch returned; ``torch.autograd.grad(loss, trace.outputs)`` gives gradients by
         depth.
@@ -36,19 +34,17 @@ class Trace:
 
     def __init__(self) -> None:
         self.read: list[Tensor] = []
-        self.normed_inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.trunks: list[Tensor] = []
         self.final: Tensor | None = None
 
     def watch(self, residual: Residual[Any], state: State, layer: int, branch: Branch) -> Branch:
-        """Write down the state entering `layer`; return `branch`, which writes its input and output."""
+        """Write down the state entering `layer`; return `branch`, which writes its output."""
         self.read.append(residual.read(state, layer))
         self.trunks.append(residual.merge(state, layer))
 
         def watched(u: Tensor) -> Tensor:
             y = branch(u)
-            self.normed_inputs.append(u)
             self.outputs.append(y)
             return y
 

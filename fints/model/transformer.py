@@ -204,7 +204,8 @@ def build(
     scaling of "depth_scaled").
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # torch.manual_seed would seed every accelerator too, and nothing would put those back.
+        torch.random.default_generator.manual_seed(seed)
         return Transformer(
             num_features=num_features,
             context=context,

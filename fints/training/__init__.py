@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from fints.training.batches import Batches, BatchOrder
 from fints.training.device import free_bytes, resolve_device
-from fints.training.loop import FitResult, LayerProfiler, evaluate, fit
+from fints.training.evaluate import evaluate
+from fints.training.loop import LayerProfiler, fit
 from fints.training.losses import gaussian_nll, huber, make_loss, mse, student_t_nll
 from fints.training.optimizer import learning_rate, make_optimizer, parameter_groups
 from fints.training.predict import predict
+from fints.training.result import FitResult
 from fints.training.seeds import derive, one_thread, threads
 
 __all__ = [

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
-__all__ = ["free_bytes", "is_out_of_memory", "resolve_device"]
+__all__ = ["free_bytes", "is_out_of_memory", "release", "resolve_device", "unless_memory_runs_out"]
+
+Measured = TypeVar("Measured")
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -68,12 +73,38 @@ def free_bytes(device: torch.device) -> int | None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether `error` says that memory ran out, on the CPU or on an accelerator.
 
-    The CPU allocator raises a plain RuntimeError, which only its text tells from others.
+    The CPU allocator and CUDA's libraries raise a plain RuntimeError, which only its text tells from
+    others; the libraries end in a status such as CUBLAS_STATUS_ALLOC_FAILED.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    marks = ("not enough memory", "DefaultCPUAllocator", "can't allocate memory", "out of memory")
+    marks = (
+        "not enough memory",
+        "DefaultCPUAllocator",
+        "can't allocate memory",
+        "out of memory",
+        "STATUS_ALLOC_FAILED",
+    )
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in marks)
+
+
+def unless_memory_runs_out(measure: Callable[[], Measured], device: torch.device) -> Measured | None:
+    """Return `measure()`, or None if memory ran out in it: no measurement is worth a fit."""
+    try:
+        return measure()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    # Outside the handler: an exception in flight keeps the frames, and their tensors, alive.
+    release(device)
+    return None
+
+
+def release(device: torch.device) -> None:
+    """Give back what nothing refers to any more."""
+    gc.collect()
+    if device.type != "cpu":
+        torch.get_device_module(device).empty_cache()
 
 
 def _available() -> int | None:

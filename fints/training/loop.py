@@ -5,16 +5,12 @@ Shapes: B batch, T tokens, F features, H horizons.
 
 from __future__ import annotations
 
-import dataclasses
-import gc
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +18,23 @@ from torch import Tensor, nn
 from fints.config import TrainingConfig
 from fints.training.batches import Batches, BatchOrder
 from fints.training.checkpoint import read_checkpoint, write_checkpoint
-from fints.training.device import free_bytes, is_out_of_memory, resolve_device
+from fints.training.device import (
+    free_bytes,
+    is_out_of_memory,
+    release,
+    resolve_device,
+    unless_memory_runs_out,
+)
+from fints.training.evaluate import evaluate, lower_precision, move
 from fints.training.identity import fit_identity
 from fints.training.losses import Loss, make_loss
 from fints.training.optimizer import learning_rate, make_optimizer
+from fints.training.progress import DivergedError, Progress, content_of, restore
+from fints.training.result import FitResult, Outcome, peak_memory
 from fints.training.seeds import derive, private_stream, reseed, threads
 
-__all__ = ["FitResult", "LayerProfiler", "evaluate", "fit"]
+__all__ = ["LayerProfiler", "fit"]
 
-Outcome = Literal["finished", "stopped_early", "diverged", "out_of_memory"]
-
-# A loss this many times the first one has left every useful region, though it is still finite.
-BLOW_UP = 1e4
 # Reading a number off an accelerator waits for all work queued on it, so steps are checked in
 # groups there; on the CPU every step is, before its weights move.
 STEPS_A_CHECK = {"cpu": 1, "cuda": 16, "mps": 16}
@@ -49,81 +50,11 @@ class LayerProfiler(Protocol):
         """Return one row of plain values a sublayer, after `step` steps.
 
         `update` holds what the last optimiser step added to each parameter, by name; it is empty
-        at step 0. The same arguments must give the same rows, or a resumed fit would differ.
+        at step 0. A fit begins with the call at step 0, of the model as it came, whether or not the
+        rows are kept and also when it is resumed. The same calls must give the same rows, or a
+        resumed fit would differ.
         """
         ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitResult:
-    """How a fit ended and what it measured; every number is finite.
-
-    Attributes
-    ----------
-    outcome
-        "finished" (all steps), "stopped_early" (no better validation loss for `patience`
-        evaluations), "diverged", or "out_of_memory".
-    reason
-        One sentence that says why.
-    steps
-        Optimiser steps taken, those before an interruption included.
-    best_step, best_validation_loss
-        The step of the lowest validation loss and that loss. Without validation, or before the
-        first evaluation: the step of the kept weights, and None.
-    history
-        One row an evaluation: "step", "train_loss" (mean over the targets of the steps since the
-        row before), "validation_loss" (None without validation), "learning_rate" (of the step),
-        "gradient_norm" (before clipping, mean over the same steps).
-    profiles
-        The rows of the profiler, each with its step.
-    seconds, seconds_a_step
-        Wall clock of the whole fit, interruptions left out; of one training step, evaluation,
-        profiles and checkpoints left out.
-    peak_memory
-        Bytes: the peak of torch's allocator on CUDA, of the whole process on the CPU, None where
-        nothing tells.
-    device
-        Where the fit ran.
-    """
-
-    outcome: Outcome
-    reason: str
-    steps: int
-    best_step: int
-    best_validation_loss: float | None
-    history: list[dict[str, Any]]
-    profiles: list[dict[str, Any]]
-    seconds: float
-    seconds_a_step: float
-    peak_memory: int | None
-    device: str
-
-
-@dataclass(kw_only=True)
-class _Progress:
-    """Everything of a fit that is neither weights nor optimiser; saved in a checkpoint."""
-
-    step: int = 0
-    first_loss: float | None = None
-    loss_total: float = 0.0
-    loss_count: float = 0.0
-    norm_total: float = 0.0
-    norm_count: int = 0
-    best_step: int = 0
-    best_loss: float | None = None
-    waited: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    profiles: list[dict[str, Any]] = field(default_factory=list)
-    seconds: float = 0.0
-    seconds_aside: float = 0.0
-
-
-class _DivergedError(Exception):
-    """Training left the finite numbers after `step` good steps."""
-
-    def __init__(self, step: int, reason: str) -> None:
-        super().__init__(reason)
-        self.step = step
 
 
 def fit(
@@ -172,10 +103,12 @@ def fit(
         Called with a copy of each row of the history as it is made. After a resume, rows made
         since the last checkpoint come a second time, equal to the first.
     profiler
-        Called after the last step and, with `profile_every` > 0, before the first step and at
-        that cadence.
+        Called before the first step and after the last; with `profile_every` > 0 also at that
+        cadence, and the rows of the first call are kept. Where memory runs out in a profile there
+        are no rows of it, the reason says so, and the fit goes on.
     estimated_bytes
-        What the fit will need; if the device has less free, the fit ends before it starts.
+        What the fit will need; if the device has less free, the fit ends before it starts. It
+        does too if the model is on the meta device, undrawn because it was found too large.
     compile_backend
         The backend of torch.compile, used with `config.compile`.
 
@@ -202,14 +135,16 @@ def fit(
     if validation is not None and len(validation) == 0:
         raise ValueError("validation needs at least one window; got none. Widen its dates, or pass None.")
     order = BatchOrder(len(train), config.batch_size, seed)
-    progress = _Progress()
+    progress = Progress()
     if estimated_bytes is not None:
         free = free_bytes(device)
-        if free is not None and estimated_bytes > free:
+        undrawn = any(parameter.is_meta for parameter in model.parameters())
+        if undrawn or (free is not None and estimated_bytes > free):
             model.eval()
+            left = "too little" if free is None else _gibibytes(free)
             reason = (
-                f"the fit needs about {_gibibytes(estimated_bytes)} and {device} has {_gibibytes(free)} "
-                f"free; {LESS_MEMORY}"
+                f"the fit needs about {_gibibytes(estimated_bytes)} and {device} has {left} free; "
+                f"{LESS_MEMORY}"
             )
             return _result("out_of_memory", reason, progress, device)
 
@@ -237,7 +172,7 @@ def fit(
                 compile_backend=compile_backend,
                 started=started,
             )
-        except _DivergedError as error:
+        except DivergedError as error:
             outcome, reason = "diverged", str(error)
             progress.step = error.step
         except (RuntimeError, MemoryError) as error:
@@ -250,7 +185,7 @@ def fit(
             if progress.step == 0:
                 # The weights themselves may not have fitted: half of them would be left behind.
                 model.to("cpu")
-            _release(device)
+            release(device)
         failed = outcome in ("diverged", "out_of_memory")
         if failed or (config.keep == "best" and progress.best_loss is not None):
             model.load_state_dict(kept)
@@ -268,7 +203,7 @@ def _train(
     order: BatchOrder,
     seed: int,
     device: torch.device,
-    progress: _Progress,
+    progress: Progress,
     kept: dict[str, Tensor],
     checkpoint: Path | None,
     checkpoint_every: int,
@@ -297,20 +232,39 @@ def _train(
         first = progress.step + 2 - len(rows)
         pending.clear()
         for number, (total, count, norm) in enumerate(rows, start=first):
-            value = total / max(count, 1.0)
-            _refuse_divergence(value, norm, number, progress, config)
-            progress.loss_total += total
-            progress.loss_count += count
-            progress.norm_total += norm
-            progress.norm_count += 1
+            progress.count(total, count, norm, number=number, config=config)
 
     def stopped() -> bool:
         return config.patience > 0 and progress.waited >= config.patience
 
+    def profiled(step: int, before: dict[str, Tensor] | None) -> list[dict[str, Any]]:
+        """Return the rows of a profile, none if memory runs out in it; `before`: weights a step ago."""
+        assert profiler is not None
+        measure = profiler
+
+        def measured() -> list[dict[str, Any]] | None:
+            if before is None:
+                return None
+            return measure(model, step, {name: named[name].detach() - old for name, old in before.items()})
+
+        rows = unless_memory_runs_out(measured, device)
+        if rows is None:
+            progress.unprofiled.append(step)
+        return rows or []
+
+    aside = time.perf_counter()
+    content = None
     if checkpoint is not None and checkpoint.exists():
-        _restore(read_checkpoint(checkpoint, identity), model, optimizer, progress, kept)
-    elif profiler is not None and config.profile_every > 0:
-        progress.profiles.extend(profiler(model, 0, {}))
+        content = read_checkpoint(checkpoint, identity)
+    # Before the weights of a checkpoint are put in: a resumed fit measures the same beginning.
+    rows = [] if profiler is None else profiled(0, {})
+    if content is not None:
+        unprofiled = progress.unprofiled
+        restore(content, model, optimizer, progress, kept)
+        progress.unprofiled = sorted({*unprofiled, *progress.unprofiled})
+    elif config.profile_every > 0:
+        progress.profiles.extend(rows)
+    progress.seconds_aside += time.perf_counter() - aside
     model.train()
     while progress.step < config.steps and not stopped():
         step, number = progress.step, progress.step + 1
@@ -319,9 +273,9 @@ def _train(
         profile_due = last or (config.profile_every > 0 and number % config.profile_every == 0)
         checkpoint_due = checkpoint is not None and (last or number % checkpoint_every == 0)
 
-        inputs, targets = _move(train.gather(order(step)), device)
+        inputs, targets = move(train.gather(order(step)), device)
         reseed(derive(seed, "dropout", step), device)
-        with _autocast(config, device):
+        with lower_precision(config, device):
             forecast = forward(inputs)
         total, count = loss(forecast, targets)
         (total / count.clamp(min=1)).backward()
@@ -333,7 +287,7 @@ def _train(
             group["lr"] = learning_rate(step, config)
         # Only an evaluation can end the fit early, and the last step is always profiled.
         may_profile = profiler is not None and (profile_due or (evaluation_due and config.patience > 0))
-        before = {name: weight.detach().clone() for name, weight in named.items()} if may_profile else {}
+        before = unless_memory_runs_out(lambda: _clone(named), device) if may_profile else None
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         progress.step = number
@@ -342,7 +296,7 @@ def _train(
 
         aside = time.perf_counter()
         if evaluation_due:
-            row = _row(progress, config, step)
+            row = progress.row(config)
             if validation is not None:
                 model.eval()
                 row["validation_loss"] = _validate(forward, validation, loss, config, device, number)
@@ -350,14 +304,15 @@ def _train(
             progress.history.append(row)
             if on_row is not None:
                 on_row(dict(row))
-            _keep(model, row["validation_loss"], progress, kept, config)
+            if progress.improves(row["validation_loss"]) or config.keep == "last":
+                kept.update(_copy(model))
         if profiler is not None and (profile_due or stopped()):
-            update = {name: parameter.detach() - before[name] for name, parameter in named.items()}
-            progress.profiles.extend(profiler(model, number, update))
+            progress.profiles.extend(profiled(number, before))
             model.train()
         progress.seconds_aside += time.perf_counter() - aside
         if checkpoint is not None and (checkpoint_due or stopped()):
-            content = _content(model, optimizer, progress, kept)
+            aside = time.perf_counter()
+            content = content_of(model, optimizer, progress, kept)
             content["progress"]["seconds"] += time.perf_counter() - started
             write_checkpoint(checkpoint, identity, content)
             progress.seconds_aside += time.perf_counter() - aside
@@ -366,51 +321,8 @@ def _train(
             f"no validation loss below that of step {progress.best_step} in {config.patience} evaluations, "
             f"up to step {progress.step}"
         )
-        return "stopped_early", reason
-    return "finished", f"all {config.steps} steps taken"
-
-
-def evaluate(
-    forward: Callable[[Tensor], Any],
-    batches: Batches,
-    loss: Loss,
-    *,
-    batch_size: int,
-    device: torch.device,
-    autocast: AbstractContextManager[Any],
-) -> float:
-    """Return the mean loss over every target of `batches`, whatever the batch size.
-
-    Losses are summed and divided once by the number of targets: a mean of batch means would
-    weigh the last, partial batch as much as a full one. Evaluation mode is the caller's to set.
-
-    Raises
-    ------
-    ValueError
-        If `batches` holds no target.
-    """
-    sums = []
-    number = len(batches)
-    with torch.no_grad():
-        for start in range(0, number, batch_size):
-            positions = torch.arange(start, start + batch_size)
-            inputs, targets = batches.gather(positions.clamp(max=number - 1))
-            filled = number - start
-            if filled < batch_size:
-                targets = targets.clone()
-                targets[filled:] = torch.nan
-            inputs, targets = _move((inputs, targets), device)
-            with autocast:
-                forecast = forward(inputs)
-            total, count = loss(forecast, targets)
-            sums.append(torch.stack((total, count.to(total.dtype))))
-        total, count = torch.stack(sums).cpu().double().sum(0).tolist()
-    if count == 0:
-        raise ValueError(
-            f"an evaluation needs at least one target; got {number} windows without any. "
-            "Give a set whose decision dates have outcomes."
-        )
-    return total / count
+        return "stopped_early", reason + _without(progress.unprofiled)
+    return "finished", f"all {config.steps} steps taken" + _without(progress.unprofiled)
 
 
 def _validate(
@@ -427,85 +339,11 @@ def _validate(
         loss,
         batch_size=config.batch_size,
         device=device,
-        autocast=_autocast(config, device),
+        autocast=lower_precision(config, device),
     )
     if not math.isfinite(value):
-        raise _DivergedError(number, f"the validation loss is not finite after step {number}")
+        raise DivergedError(number, f"the validation loss is not finite after step {number}")
     return value
-
-
-def _row(progress: _Progress, config: TrainingConfig, step: int) -> dict[str, Any]:
-    """Return the row of the steps since the one before, and begin the next."""
-    if progress.loss_count == 0:
-        raise ValueError(
-            f"training needs targets; the windows of steps {progress.step - progress.norm_count + 1} to "
-            f"{progress.step} hold none. Give a set whose decision dates have outcomes."
-        )
-    row = {
-        "step": progress.step,
-        "train_loss": progress.loss_total / progress.loss_count,
-        "validation_loss": None,
-        "learning_rate": learning_rate(step, config),
-        "gradient_norm": progress.norm_total / progress.norm_count,
-    }
-    progress.loss_total = progress.loss_count = progress.norm_total = 0.0
-    progress.norm_count = 0
-    return row
-
-
-def _keep(
-    model: nn.Module,
-    value: float | None,
-    progress: _Progress,
-    kept: dict[str, Tensor],
-    config: TrainingConfig,
-) -> None:
-    """Note whether `value` is the best so far, and copy the weights if they are to be kept."""
-    better = value is not None and (progress.best_loss is None or value < progress.best_loss)
-    if better:
-        progress.best_loss = value
-        progress.waited = 0
-    else:
-        progress.waited += 1
-    if better or value is None:
-        progress.best_step = progress.step
-    if better or value is None or config.keep == "last":
-        kept.update(_copy(model))
-
-
-def _refuse_divergence(
-    value: float, norm: float, number: int, progress: _Progress, config: TrainingConfig
-) -> None:
-    rate = f"learning rate {learning_rate(number - 1, config):.3g}"
-    if not math.isfinite(value):
-        raise _DivergedError(number - 1, f"the training loss is not finite at step {number} ({rate})")
-    if not math.isfinite(norm):
-        raise _DivergedError(number - 1, f"the gradient norm is not finite at step {number} ({rate})")
-    if progress.first_loss is None:
-        progress.first_loss = value
-    # A likelihood may start near zero or below; a squared error that starts at zero has no scale.
-    first = progress.first_loss
-    limit = first + BLOW_UP * max(1.0, abs(first)) if config.loss == "nll" else BLOW_UP * (first or math.inf)
-    if value > limit:
-        raise _DivergedError(
-            number - 1,
-            f"the training loss {value:.3g} at step {number} is over {BLOW_UP:g} times the first, "
-            f"{first:.3g} ({rate})",
-        )
-
-
-def _move(batch: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
-    inputs, targets = batch
-    if device.type == "cpu":
-        return inputs, targets
-    if device.type == "cuda" and inputs.device.type == "cpu":
-        # From pinned memory the copy runs while the host gathers on.
-        inputs, targets = inputs.pin_memory(), targets.pin_memory()
-    return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
-
-
-def _autocast(config: TrainingConfig, device: torch.device) -> torch.autocast:
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
 
 
 @contextmanager
@@ -532,35 +370,14 @@ def _copy(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
 
-def _content(
-    model: nn.Module, optimizer: torch.optim.Optimizer, progress: _Progress, kept: dict[str, Tensor]
-) -> dict[str, Any]:
-    return {
-        "progress": dataclasses.asdict(progress),
-        "model": dict(model.state_dict()),
-        "optimizer": optimizer.state_dict(),
-        "kept": kept,
-    }
+def _clone(named: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in named.items()}
 
 
-def _restore(
-    content: dict[str, Any],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    progress: _Progress,
-    kept: dict[str, Tensor],
-) -> None:
-    model.load_state_dict(content["model"])
-    optimizer.load_state_dict(content["optimizer"])
-    kept.update(content["kept"])
-    for name, value in content["progress"].items():
-        setattr(progress, name, value)
-
-
-def _release(device: torch.device) -> None:
-    gc.collect()
-    if device.type != "cpu":
-        torch.get_device_module(device).empty_cache()
+def _without(steps: list[int]) -> str:
+    """Return the part of a reason that names the steps whose profile is missing."""
+    listed = ", ".join(str(step) for step in steps)
+    return f"; memory ran out in the profile of step {listed}" if steps else ""
 
 
 def _shortage(error: BaseException, step: int, device: torch.device) -> str:
@@ -572,7 +389,7 @@ def _gibibytes(number: int) -> str:
     return f"{number / 2**30:.2f} GiB"
 
 
-def _result(outcome: Outcome, reason: str, progress: _Progress, device: torch.device) -> FitResult:
+def _result(outcome: Outcome, reason: str, progress: Progress, device: torch.device) -> FitResult:
     return FitResult(
         outcome=outcome,
         reason=reason,
@@ -583,17 +400,6 @@ def _result(outcome: Outcome, reason: str, progress: _Progress, device: torch.de
         profiles=progress.profiles,
         seconds=progress.seconds,
         seconds_a_step=max(0.0, progress.seconds - progress.seconds_aside) / max(1, progress.step),
-        peak_memory=_peak_memory(device),
+        peak_memory=peak_memory(device),
         device=str(device),
     )
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if device.type != "cpu" or sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

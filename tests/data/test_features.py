@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fints.data import Panel, features, known_features, load
+from fints.data import Panel, features, load
 
 NAMES = [
     "return_1",
@@ -164,11 +164,6 @@ def test_a_column_named_like_a_recipe_is_not_guessed_about(ragged):
     panel = Panel(ragged().frame.rename({"volume": "return_1"}))
     with pytest.raises(ValueError, match="a recipe and a column"):
         features(panel, ["return_1"])
-
-
-def test_the_known_features_are_the_recipes_and_the_columns(ragged):
-    assert known_features(ragged())[-2:] == ["close", "volume"]
-    assert "momentum_{far}_{near}" in known_features()
 
 
 def test_the_bundled_panel_is_forecast_blind_at_any_cut():

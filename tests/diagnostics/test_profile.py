@@ -148,7 +148,7 @@ def test_a_network_that_has_diverged_is_measured_as_undefined():
 def test_a_fit_is_profiled_at_its_cadence_beside_the_values_at_random_initialisation():
     model, config = _build("dynamic_hyper_connections"), _config(profile_every=5)
     start = _rows(_build("dynamic_hyper_connections"))
-    profiler = Profiler(model, *Windows(16).gather(slice(None)), config)
+    profiler = Profiler(*Windows(16).gather(slice(None)), config)
     result = fit(model, Windows(20), None, config, seed=0, profiler=profiler)
     rows = {(row["step"], row["layer"]): row for row in result.profiles}
     assert list(rows) == [(step, layer) for step in (0, 5, 10, 12) for layer in range(4)]
@@ -183,12 +183,12 @@ def test_profiling_changes_no_weight_of_the_fit():
     models = [_build(dropout=0.2), _build(dropout=0.2)]
     for model, every in zip(models, (0, 3), strict=True):
         config = _config(profile_every=every)
-        profiler = Profiler(model, *Windows(16).gather(slice(None)), config) if every else None
+        profiler = Profiler(*Windows(16).gather(slice(None)), config) if every else None
         fit(model, Windows(20), None, config, seed=0, profiler=profiler)
     assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
 
 
 def test_another_kind_of_network_is_refused():
-    profiler = Profiler(_build(), *Windows(4).gather(slice(None)), _config())
+    profiler = Profiler(*Windows(4).gather(slice(None)), _config())
     with pytest.raises(ValueError, match=r"needs a fints\.model\.Transformer; got Linear"):
         profiler(nn.Linear(2, 2), 1, {})

@@ -94,5 +94,6 @@ def test_the_allocators_own_error_is_told_from_other_runtime_errors():
     assert is_out_of_memory(caught.value)
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
     assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
     assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
     assert not is_out_of_memory(ValueError("out of memory"))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fints.training import derive, evaluate, fit, learning_rate, make_loss, predict
+from fints.training import derive, evaluate, fit, learning_rate, loop, make_loss, predict
 from fints.training.batches import BatchOrder
 
 CPU = torch.device("cpu")
@@ -230,3 +230,45 @@ def test_time_is_counted(network, windows, schedule):
     assert 0 < result.seconds_a_step * 24 < result.seconds
     assert result.peak_memory is None or result.peak_memory > 2**20
     assert result.device == "cpu"
+
+
+class Clock:
+    """A clock that only moves when told to."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.mark.parametrize("with_checkpoint", [False, True])
+def test_a_steps_time_leaves_out_evaluations_profiles_and_checkpoints(
+    network, windows, schedule, monkeypatch, tmp_path, with_checkpoint
+):
+    """A step takes 1 s here, an evaluation 10, a profile 100 and a checkpoint 1000."""
+    clock = Clock()
+    monkeypatch.setattr(loop, "time", clock)
+
+    def taking(seconds, function):
+        def timed(*arguments, **more):
+            clock.now += seconds
+            return function(*arguments, **more)
+
+        return timed
+
+    monkeypatch.setattr(loop, "evaluate", taking(10, loop.evaluate))
+    monkeypatch.setattr(loop, "write_checkpoint", taking(1000, loop.write_checkpoint))
+    # The loop asks for the rate once a step.
+    monkeypatch.setattr(loop, "learning_rate", taking(1, loop.learning_rate))
+    result = fit(
+        network(),
+        windows(20),
+        windows(9, 1),
+        schedule(profile_every=12),
+        seed=3,
+        checkpoint=tmp_path / "fit.pt" if with_checkpoint else None,
+        profiler=taking(100, lambda model, step, update: []),
+    )
+    assert result.seconds == 24 * 1 + 4 * 10 + 3 * 100 + 4 * 1000 * with_checkpoint
+    assert result.seconds_a_step == 1

@@ -159,3 +159,46 @@ def test_any_other_error_is_not_swallowed(network, windows, schedule):
     model = Failing(network(), 2, _raise(RuntimeError("mat1 and mat2 shapes cannot be multiplied")))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         fit(model, windows(20), None, schedule(), seed=3)
+
+
+@pytest.mark.parametrize("step", [0, 14, 24])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=["allocator", "cublas"],
+)
+def test_memory_that_runs_out_in_a_profile_costs_its_rows_and_not_the_fit(
+    network, windows, schedule, step, error
+):
+    def profiler(model, number, update):
+        model.eval()
+        if number == step:
+            raise error
+        return [{"step": number}]
+
+    config = schedule(profile_every=7)
+    calm, short = network(dropout=0.2), network(dropout=0.2)
+    undisturbed = fit(calm, windows(20), windows(9, 1), config, seed=3)
+    result = fit(short, windows(20), windows(9, 1), config, seed=3, profiler=profiler)
+    assert (result.outcome, result.steps, result.history) == ("finished", 24, undisturbed.history)
+    assert result.profiles == [{"step": number} for number in (0, 7, 14, 21, 24) if number != step]
+    assert result.reason == f"all 24 steps taken; memory ran out in the profile of step {step}"
+    assert _equal(short, calm.state_dict())
+
+
+def test_any_other_error_of_a_profile_is_not_swallowed(network, windows, schedule):
+    def profiler(model, number, update):
+        raise RuntimeError("no such sublayer")
+
+    with pytest.raises(RuntimeError, match="no such sublayer"):
+        fit(network(), windows(20), None, schedule(), seed=3, profiler=profiler)
+
+
+def test_a_network_that_was_not_drawn_is_out_of_memory_whatever_is_free_by_now(network, windows, schedule):
+    with torch.device("meta"):
+        model = network()
+    result = fit(model, windows(20), None, schedule(), seed=3, estimated_bytes=2**10)
+    assert (result.outcome, result.steps) == ("out_of_memory", 0)

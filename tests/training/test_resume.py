@@ -60,7 +60,7 @@ def run(network, windows, tmp_path):
     def fit_once(config, *, checkpoint=None, every=0, killed_after=None, scheme="dynamic_hyper_connections"):
         model = network(residual=scheme, dropout=0.2)
         train, validation = windows(20), windows(9, 1)
-        profiler = Profiler(model, *train.gather(torch.arange(8)), config)
+        profiler = Profiler(*train.gather(torch.arange(8)), config)
         given = train if killed_after is None else Interrupting(train, killed_after + 1)
         result = fit(
             model,
