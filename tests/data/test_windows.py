@@ -117,6 +117,16 @@ def test_a_window_with_too_few_days_gives_no_forecast(ragged):
     assert halted.is_empty()
 
 
+@pytest.mark.parametrize(
+    ("min_valid", "needed"), [(0.76, 16), (0.75, 15), (0.74, 15), (0.701, 15), (0.7, 14)]
+)
+def test_a_share_of_days_that_is_no_whole_number_is_rounded_up(ragged, min_valid, needed):
+    panel = ragged()
+    keys = build(panel, context=20, min_valid=min_valid).select(None, None, labelled=False).keys()
+    first = keys.filter(pl.col("asset") == "B")["date"].min()
+    assert first == panel.dates[40 + 1 + needed - 1]
+
+
 def test_dates_choose_windows_with_both_ends(ragged):
     panel = ragged()
     start, end = panel.dates[50], panel.dates[60]

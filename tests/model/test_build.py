@@ -42,6 +42,18 @@ def test_building_leaves_the_global_generator_as_it_was(model):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+def test_building_seeds_no_accelerator(model, monkeypatch):
+    """Only the CPU's generator is put back afterwards, so only that one may be seeded."""
+
+    def refuse(seed):
+        raise AssertionError(f"an accelerator was seeded with {seed}")
+
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", refuse)
+    monkeypatch.setattr(torch.mps, "manual_seed", refuse)
+    monkeypatch.setattr(torch.xpu, "manual_seed_all", refuse)
+    model(residual="dynamic_hyper_connections")
+
+
 @pytest.mark.parametrize("residual", list(RESIDUALS))
 def test_the_first_forecasts_are_small_but_carry_gradient_to_every_branch(residual):
     network = build(ModelConfig(residual=residual, width=64), num_features=8, context=24, seed=0)

@@ -259,8 +259,7 @@ def test_a_steps_time_leaves_out_evaluations_profiles_and_checkpoints(
 
     monkeypatch.setattr(loop, "evaluate", taking(10, loop.evaluate))
     monkeypatch.setattr(loop, "write_checkpoint", taking(1000, loop.write_checkpoint))
-    # The loop asks for the rate once a step.
-    monkeypatch.setattr(loop, "learning_rate", taking(1, loop.learning_rate))
+    monkeypatch.setattr(loop, "reseed", taking(1, loop.reseed))
     result = fit(
         network(),
         windows(20),
