@@ -15,10 +15,23 @@ import polars as pl
 
 from fints.data.panel import Panel
 from fints.data.sources import read
+from fints.data.synthetic import Simulation
 
-__all__ = ["Card", "card", "datasets", "home", "is_dataset", "load", "seal", "store"]
+__all__ = [
+    "Card",
+    "card",
+    "datasets",
+    "home",
+    "is_dataset",
+    "load",
+    "planted_signal",
+    "seal",
+    "store",
+    "store_simulation",
+]
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
+SIGNAL = "signal.parquet"
 # So many equal prices on equal dates are no coincidence.
 SEALED_ROWS = 20
 
@@ -162,6 +175,8 @@ def store(
     path = folder / "panel.parquet"
     kept = panel.frame if panel.price == "close" else panel.frame.rename({panel.price: "close"})
     kept.write_parquet(path, compression="zstd")
+    # The signal of a simulation that had this name says nothing about these prices.
+    (folder / SIGNAL).unlink(missing_ok=True)
     described = describe(
         Panel(kept, name=name),
         path,
@@ -173,6 +188,50 @@ def store(
     )
     (folder / "card.json").write_text(json.dumps(described.to_dict(), indent=2) + "\n", encoding="utf-8")
     return described
+
+
+def store_simulation(simulation: Simulation, name: str) -> Card:
+    """Keep a simulated panel as a dataset, with the signal planted in it beside the prices.
+
+    A study on such a dataset also shows what the oracle would have forecast, and how much of it
+    each arm recovers.
+
+    Raises
+    ------
+    ValueError
+        As `store`.
+    """
+    described = store(
+        simulation.panel,
+        name,
+        title=f"simulated, R2 of the oracle {simulation.oracle_r2:.3g}",
+        origin="fints.data.simulate",
+    )
+    kept = simulation.signal.select("date", "asset", "signal").sort("date", "asset")
+    kept.write_parquet(described.path.with_name(SIGNAL), compression="zstd")
+    return described
+
+
+def planted_signal(name: str) -> pl.DataFrame | None:
+    """Return `date`, `asset`, `signal` of a simulated dataset, None where no signal is known.
+
+    The signal is the expected log return over the asset's next day, known at the close of `date`.
+
+    Raises
+    ------
+    ValueError
+        If the file beside the panel has other columns, repeats a key or holds a missing number.
+    """
+    folders = _folders()
+    if name not in folders or not (path := folders[name] / SIGNAL).is_file():
+        return None
+    frame = pl.read_parquet(path)
+    wanted = {"date": pl.Date, "asset": pl.String, "signal": pl.Float64}
+    if dict(frame.schema) != wanted:
+        raise ValueError(f"{path} must have the columns date, asset and signal; got {dict(frame.schema)}.")
+    if frame.select("date", "asset").is_duplicated().any() or not frame["signal"].is_finite().all():
+        raise ValueError(f"{path} must hold one finite number a date and asset; store the simulation again.")
+    return frame.sort("date", "asset")
 
 
 def seal(panel: Panel) -> dt.date | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fints.evaluation.baselines import BASELINES, baseline_forecasts
+from fints.evaluation.baselines import BASELINES, baseline_forecasts, oracle_forecasts
 from fints.evaluation.inference import (
     Contrast,
     Equivalence,
@@ -60,6 +60,7 @@ __all__ = [
     "metrics",
     "minimum_detectable_effect",
     "newey_west_t",
+    "oracle_forecasts",
     "paired_contrast",
     "paired_r2_sd",
     "prevailing_mean",

@@ -10,7 +10,7 @@ import polars as pl
 from fints.evaluation.metrics import prevailing_mean
 from fints.evaluation.walk_forward import Fold, Part
 
-__all__ = ["BASELINES", "baseline_forecasts"]
+__all__ = ["BASELINES", "baseline_forecasts", "oracle_forecasts"]
 
 BASELINES = {
     "zero": "0 for every row",
@@ -82,6 +82,42 @@ def baseline_forecasts(
             raise ValueError("ridge needs the feature frame; pass features=.")
         names = list(feature_names or [c for c in features.columns if c not in ("date", "asset")])
         forecast = _ridge(table, features, names, fold, context)
+    return _with_outcomes(test, forecast)
+
+
+def oracle_forecasts(signal: pl.DataFrame, *, targets: pl.DataFrame, fold: Fold) -> pl.DataFrame:
+    r"""Return the best possible forecasts of a fold's test rows, from the signal planted in the panel.
+
+    .. math:: p_{i,t} = s_{i,t} / \sigma_{i,t}
+
+    with the signal s, the expected log return over the next day, and the target's `scale`
+    :math:`\sigma`, which is known at t. So it is exact for targets over one day that are log returns
+    or log returns over a causal volatility, and for those only.
+
+    Parameters
+    ----------
+    signal
+        `date`, `asset`, `signal`.
+    targets, fold
+        As `baseline_forecasts`; `scale` is required.
+
+    Raises
+    ------
+    ValueError
+        If the target has no scale, or no row of the test period has an outcome.
+    """
+    test = fold.select(_table(targets), "test").drop_nulls("target")
+    if test.height == 0:
+        raise ValueError(_without_outcome(fold, "test"))
+    if test["scale"].null_count():
+        raise ValueError("the oracle is known for targets with a scale only: log_return, volatility_scaled.")
+    forecast = test.join(signal, on=["date", "asset"], how="inner").select(
+        "date", "asset", (pl.col("signal") / pl.col("scale")).alias("forecast")
+    )
+    return _with_outcomes(test, forecast)
+
+
+def _with_outcomes(test: pl.DataFrame, forecast: pl.DataFrame) -> pl.DataFrame:
     return (
         test.select("date", "asset", pl.col("target").alias("realised"), pl.col("scale").alias("unit_scale"))
         .join(forecast, on=["date", "asset"], how="inner")

@@ -121,8 +121,9 @@ def r2_mean(frame: pl.DataFrame) -> float | None:
 
     .. math:: 1 - \sum (r - p)^2 / \sum (r - \bar r_{i,t})^2
 
-    with :math:`\bar r_{i,t}` from column `prevailing_mean` (see `prevailing_mean`). Rows without a
-    prevailing mean (no known outcome yet) count in neither sum. Source: Campbell, Thompson (2008).
+    with :math:`\bar r_{i,t}` from column `prevailing_mean` (see `prevailing_mean`). Rows where it is
+    null count in neither sum. The baseline of that name forecasts 0 before an asset's first known
+    outcome, so that a study counts such rows, against 0. Source: Campbell, Thompson (2008).
     """
     rows = known_rows(frame, "prevailing_mean").drop_nulls("prevailing_mean")
     if rows.height == 0:

@@ -13,7 +13,18 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fints.data import Panel, card, catalog, datasets, home, load, store
+from fints.data import (
+    Panel,
+    card,
+    catalog,
+    datasets,
+    home,
+    load,
+    planted_signal,
+    simulate,
+    store,
+    store_simulation,
+)
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 
@@ -154,3 +165,30 @@ def test_the_recipe_refuses_another_file_than_the_one_it_was_written_for(tmp_pat
 def test_the_card_is_json_without_a_path():
     fields = json.loads((DATA / "sp500-20" / "card.json").read_text(encoding="utf-8"))
     assert card("sp500-20").to_dict() == fields
+
+
+def test_a_stored_simulation_keeps_its_signal_until_other_prices_take_its_name(monkeypatch, tmp_path, small):
+    monkeypatch.setenv("FINTS_HOME", str(tmp_path))
+    simulation = simulate(num_assets=3, num_days=40, r2=0.1)
+    described = store_simulation(simulation, "planted")
+    assert load("planted").checksum == described.checksum == simulation.panel.checksum
+    assert planted_signal("planted").equals(simulation.signal.sort("date", "asset"))
+    assert "R2 of the oracle 0.1" in described.title
+    store(small, "planted")
+    assert planted_signal("planted") is None
+    assert planted_signal("sp500-20") is None
+    assert planted_signal("no such dataset") is None
+
+
+def test_a_damaged_signal_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("FINTS_HOME", str(tmp_path))
+    simulation = simulate(num_assets=3, num_days=40)
+    path = store_simulation(simulation, "planted").path.with_name("signal.parquet")
+    signal = simulation.signal
+    signal.rename({"signal": "s"}).write_parquet(path)
+    with pytest.raises(ValueError, match="must have the columns date, asset and signal"):
+        planted_signal("planted")
+    for wrong in (pl.concat([signal, signal]), signal.with_columns(pl.lit(float("nan")).alias("signal"))):
+        wrong.write_parquet(path)
+        with pytest.raises(ValueError, match="one finite number a date and asset"):
+            planted_signal("planted")

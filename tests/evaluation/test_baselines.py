@@ -9,7 +9,9 @@ import polars as pl
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from fints.evaluation import BASELINES, WalkForward, baseline_forecasts, r2_zero
+from fints.data import simulate
+from fints.data import targets as make_targets
+from fints.evaluation import BASELINES, WalkForward, baseline_forecasts, oracle_forecasts, r2_zero
 
 DAYS, ASSETS, HORIZON = 400, 4, 5
 DATES = [dt.date(2010, 1, 1) + dt.timedelta(days=day) for day in range(DAYS)]
@@ -151,3 +153,28 @@ def test_what_cannot_be_forecast_is_said():
         forecast("zero", targets.filter(pl.col("date") < FOLD.test[0]), features)
     with pytest.raises(ValueError, match="no train row"):
         forecast("ar1", targets.filter(pl.col("date") > FOLD.train[1]), features)
+
+
+@pytest.mark.parametrize("target", ["log_return", "volatility_scaled"])
+def test_the_oracle_is_the_planted_signal_in_units_of_the_target(target: str):
+    simulation = simulate(num_assets=8, num_days=700, r2=0.2, seed=5)
+    labels = make_targets(simulation.panel, target, 1)
+    fold = WalkForward(num_folds=1, test_days=500, validation_days=50, purge=1).split(
+        simulation.panel.dates.to_list()
+    )[0]
+    found = oracle_forecasts(simulation.signal, targets=labels, fold=fold)
+    assert found.height == 499 * 8
+    planted = found.join(simulation.signal, on=["date", "asset"])
+    in_returns = planted["forecast"] * planted["unit_scale"]
+    assert in_returns.to_numpy() == pytest.approx(planted["signal"].to_numpy(), rel=1e-12)
+    assert r2_zero(found) == pytest.approx(0.2, abs=0.03)
+
+
+def test_the_oracle_of_a_target_without_a_scale_is_not_known():
+    simulation = simulate(num_assets=4, num_days=60)
+    labels = make_targets(simulation.panel, "cross_sectional", 1)
+    fold = WalkForward(num_folds=1, test_days=20, validation_days=10, purge=1).split(
+        simulation.panel.dates.to_list()
+    )[0]
+    with pytest.raises(ValueError, match="log_return, volatility_scaled"):
+        oracle_forecasts(simulation.signal, targets=labels, fold=fold)
