@@ -38,11 +38,14 @@ from fints.study.cells import (
     to_frame,
     with_references,
 )
+from fints.study.design import OUTCOMES
 from fints.study.summaries import mean_history, mean_profiles, oracle_bins, outcome_counts, tried_points
 from fints.study.verdict import MEASURES, Measure, decide, describe, sentence
 
-__all__ = ["REFERENCE_R2", "Analysis", "analyse"]
+__all__ = ["DISTRIBUTION", "REFERENCE_R2", "Analysis", "analyse"]
 
+# Of the arms whose head gives a distribution.
+DISTRIBUTION = ("log_score", "crps", "coverage_50", "coverage_90")
 # A daily R2 at the upper end of what is realistic; the standard error of the study is told for it.
 REFERENCE_R2 = 0.001
 
@@ -105,11 +108,11 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
 
     Notes
     -----
-    A failed final fit (diverged, out of memory) enters as the zero forecast on the test rows of
-    its fold, whatever it left behind, and is counted: someone who gets a broken model holds no
-    position. R2 is then 0; correlations do not exist and such a cell leaves their pairs. A fit that
-    has not run is missing: its pair is dropped and counted. All arms and baselines of a fold are
-    judged on the same rows, those that every finished fit of the fold could forecast.
+    A final fit that diverged enters as the zero forecast on the test rows of its fold, whatever it
+    left behind, and is counted (`fints.study.cells`). A level with such fits is never declared
+    better or equivalent. A fit that has not run is missing: its pair is dropped and counted. All
+    arms and baselines of a fold are judged on the same rows, those that every finished fit of the
+    fold could forecast.
 
     Raises
     ------
@@ -119,8 +122,8 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
     spec = dict(spec)
     folder = Path(folder)
     outcome = spec["outcome"]
-    if outcome not in MEASURES:
-        raise ValueError(f"unknown outcome {outcome!r}. Known outcomes: {', '.join(MEASURES)}.")
+    if outcome not in OUTCOMES:
+        raise ValueError(f"unknown outcome {outcome!r}. Known outcomes: {', '.join(OUTCOMES)}.")
     horizon = int(spec["arms"][0]["experiment"]["data"]["horizon"])
     fits = read_table(folder, "fits", ["arm", "role", "fold", "seed", "outcome"])
     forecasts = read_table(
@@ -136,11 +139,14 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
     arms = _arms(spec, cells, averages, fits, outcome, horizon)
     contrasts, primary = _contrasts(spec, cells, averages, outcome, horizon)
     first = contrasts.row(0, named=True)
-    claim = spec.get("claim") or {"smoke": "none", "quick": "exploratory"}.get(
-        spec.get("preset", ""), "answer"
-    )
+    claim = spec["claim"]
     verdict = sentence(
-        decide(primary, spec["smallest_effect"], any_finished=first["finished"] > 0),
+        decide(
+            primary,
+            spec["smallest_effect"],
+            any_finished=first["finished"] > 0,
+            failed=(first["failed_compare"], first["failed_against"]),
+        ),
         primary,
         compare=(first["factor"], first["compare"]),
         against=first["against"],
@@ -187,7 +193,8 @@ def _arms(
         for name in dict.fromkeys([outcome, "r2_zero", "r2_mean", "rank_ic", "share_of_oracle"]):
             mean = _mean(own, name)
             row |= _spread(name, mean)
-        row["forecast_sd_ratio"] = plain_mean(own["forecast_sd_ratio"])
+        for name in ("forecast_sd_ratio", *DISTRIBUTION):
+            row[name] = plain_mean(own[name])
         average = averages[arm["name"]]
         test = None if average is None else clark_west(average, horizon=horizon)
         row |= {"clark_west_t": test and test.statistic, "clark_west_p": test and test.p}
@@ -205,18 +212,8 @@ def _parameters(arm: Mapping[str, Any], fits: pl.DataFrame) -> int | None:
 
 
 def _contrast_specs(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """All contrasts as plain tables, the primary first."""
-    listed = [dict(item) for item in (spec.get("contrasts") or spec.get("secondary") or [])]
-    if spec.get("primary"):
-        listed = [
-            dict(spec["primary"]) | {"primary": True},
-            *(item for item in listed if not item.get("primary")),
-        ]
-    primary = [item for item in listed if item.get("primary")]
-    if len(primary) != 1:
-        raise ValueError(f"a study has exactly one primary contrast; study.json holds {len(primary)}.")
-    ordered = primary + [item for item in listed if not item.get("primary")]
-    return [item | {"within": dict(item.get("within") or {})} for item in ordered]
+    """All contrasts, the primary first."""
+    return [dict(spec["primary"]), *(dict(item) for item in spec["contrasts"])]
 
 
 def _contrasts(
@@ -227,7 +224,7 @@ def _contrasts(
     horizon: int,
 ) -> tuple[pl.DataFrame, Contrast | None]:
     rows: list[dict[str, Any]] = []
-    found: list[tuple[Contrast | None, int]] = []
+    found: list[Contrast | None] = []
     for index, item in enumerate(_contrast_specs(spec)):
         (factor, compare), against, within = item["compare"], item["against"], item["within"]
         a = _arms_at(spec, {**within, factor: compare})
@@ -236,7 +233,7 @@ def _contrasts(
         contrast = paired_contrast(pairs) if pairs.height else None
         involved = cells.filter(pl.col("arm").is_in([arm["name"] for arm in (*a, *b)]))
         finished = int(involved["finished"].sum())
-        found.append((contrast, finished))
+        found.append(contrast)
         test = None
         if len(a) == len(b) == 1:
             one, other = averages[a[0]["name"]], averages[b[0]["name"]]
@@ -267,15 +264,19 @@ def _contrasts(
         )
     # The primary contrast was named before the run and stands alone; Holm is over the others.
     smallest = spec["smallest_effect"]
-    decisions = [decide(contrast, smallest, any_finished=finished > 0) for contrast, finished in found]
+    known = [
+        {
+            "any_finished": row["finished"] > 0,
+            "failed": (row["failed_compare"], row["failed_against"]),
+        }
+        for row in rows
+    ]
+    decisions = [decide(contrast, smallest, **facts) for contrast, facts in zip(found, known, strict=True)]
     adjusted = holm([row["p"] for row in rows[1:]])
     same = holm([decision.equivalence_p for decision in decisions[1:]])
     for place, (row, p, equivalence_p) in enumerate(zip(rows[1:], adjusted, same, strict=True), start=1):
-        contrast, finished = found[place]
         row["p_holm"] = p
-        decisions[place] = decide(
-            contrast, smallest, any_finished=finished > 0, p=p, equivalence_p=equivalence_p
-        )
+        decisions[place] = decide(found[place], smallest, p=p, equivalence_p=equivalence_p, **known[place])
     for row, decision in zip(rows, decisions, strict=True):
         row |= {
             "decision": decision.kind,
@@ -284,7 +285,7 @@ def _contrasts(
             "detectable": decision.detectable,
             "folds_needed": decision.folds_needed,
         }
-    return to_frame(rows), found[0][0]
+    return to_frame(rows), found[0]
 
 
 def _arms_at(spec: Mapping[str, Any], levels: Mapping[str, str]) -> list[Mapping[str, Any]]:

@@ -1,4 +1,8 @@
-"""The rows a study is judged on, and the metrics of each final fit on them."""
+"""The rows a study is judged on, and the metrics of each final fit on them.
+
+A failed fit is judged as the zero forecast by every metric, here and nowhere else: someone who gets
+a broken model holds no position.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,12 @@ from fints.evaluation.metrics import metrics
 
 __all__ = [
     "FAILED",
+    "FINISHED",
     "KEYS",
     "cell_frames",
     "cell_metrics",
     "final_fits",
+    "fit_scores",
     "judged_rows",
     "optional_table",
     "plain_mean",
@@ -26,8 +32,11 @@ __all__ = [
     "with_references",
 ]
 
-FAILED = ("diverged", "out_of_memory")
+FINISHED = ("finished", "stopped_early")
+FAILED = ("diverged",)
 KEYS = ["fold", "date", "asset"]
+# What a distributional head stores beside its forecast.
+LAW = ("log_scale", "degrees")
 CELL_METRICS = (
     "r2_zero",
     "r2_mean",
@@ -40,6 +49,7 @@ CELL_METRICS = (
     "share_of_oracle",
     "log_score",
     "crps",
+    "coverage_50",
     "coverage_90",
 )
 
@@ -58,12 +68,16 @@ def final_fits(spec: Mapping[str, Any], fits: pl.DataFrame) -> pl.DataFrame:
     done = fits.filter(pl.col("role") == "final").select("arm", "fold", "seed", "outcome")
     if done.select("arm", "fold", "seed").is_duplicated().any():
         raise ValueError("fits.parquet holds a final fit twice; each (arm, fold, seed) must appear once.")
+    unknown = sorted(set(fits["outcome"]) - {*FINISHED, *FAILED})
+    if unknown:
+        raise ValueError(
+            f"a fit is one of {', '.join((*FINISHED, *FAILED))}; fits.parquet holds {', '.join(unknown)}. "
+            "Run those fits again."
+        )
     return (
         planned.join(done, on=["arm", "fold", "seed"], how="left", maintain_order="left")
         .with_columns(pl.col("outcome").fill_null("missing"))
-        .with_columns(
-            failed=pl.col("outcome").is_in(FAILED), finished=~pl.col("outcome").is_in([*FAILED, "missing"])
-        )
+        .with_columns(failed=pl.col("outcome").is_in(FAILED), finished=pl.col("outcome").is_in(FINISHED))
     )
 
 
@@ -114,9 +128,9 @@ def cell_frames(
     forecasts: pl.DataFrame, final: pl.DataFrame, rows: pl.DataFrame
 ) -> dict[tuple[str, int, int], pl.DataFrame]:
     """Forecast frame of each final fit that has run, on the judged rows."""
-    names = ["forecast", *(name for name in ("log_scale", "degrees") if name in forecasts.columns)]
+    names = ["forecast", *(name for name in LAW if name in forecasts.columns)]
     by_cell = forecasts.select("arm", "seed", *KEYS, *names).partition_by("arm", "fold", "seed", as_dict=True)
-    rows = rows.drop("log_scale", "degrees", strict=False)
+    rows = rows.drop(LAW, strict=False)
     by_fold = {fold: part for (fold,), part in rows.partition_by("fold", as_dict=True).items()}
     frames = {}
     for arm, fold, seed, failed, finished in final.select(
@@ -126,15 +140,52 @@ def cell_frames(
         if judged is None or not (failed or finished):
             continue
         if failed:
-            frames[arm, fold, seed] = judged.with_columns(forecast=pl.lit(0.0))
+            frames[arm, fold, seed] = _as_zero(judged)
         elif (arm, fold, seed) not in by_cell:
             raise ValueError(
                 f"forecasts.parquet lacks arm {arm}, fold {fold}, seed {seed}; fits.parquet has it."
             )
         else:
             own = by_cell[arm, fold, seed].select(*KEYS, *names)
+            # Another arm's head may have a scale or degrees that this one does not.
+            own = own.select(
+                name for name in own.columns if name not in LAW or own[name].null_count() < own.height
+            )
             frames[arm, fold, seed] = judged.join(own, on=KEYS, how="inner", maintain_order="left")
     return frames
+
+
+def fit_scores(forecasts: pl.DataFrame, *, outcome: str, horizon: int) -> dict[str, float]:
+    """Return the test metrics of one final fit on its own rows, as far as they exist.
+
+    Parameters
+    ----------
+    forecasts
+        `date`, `asset`, `forecast`, `realised` and what else a fit stores.
+    outcome
+        How the fit ended; a failed one is judged as the zero forecast.
+    horizon
+        Of the target.
+    """
+    failed = outcome in FAILED
+    # Weights that were no longer finite leave forecasts that are null.
+    known = _as_zero(forecasts) if failed else forecasts.drop_nulls("forecast")
+    known = known.drop_nulls("realised")
+    found = _score(known, failed=failed, horizon=horizon) if known.height else {}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _as_zero(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.drop(LAW, strict=False).with_columns(forecast=pl.lit(0.0))
+
+
+def _score(frame: pl.DataFrame, *, failed: bool, horizon: int) -> dict[str, float | int | None]:
+    found = metrics(frame, horizon=horizon)
+    if failed:
+        # Zero has no correlation with anything; as a forecast that is no skill, and its pair must
+        # not drop out: that would favour the arm that failed.
+        found |= {"ic": 0.0, "rank_ic": 0.0, "days": None, "missing_days": None}
+    return found
 
 
 def cell_metrics(
@@ -144,7 +195,7 @@ def cell_metrics(
     rows = []
     for row in final.iter_rows(named=True):
         frame = frames.get((row["arm"], row["fold"], row["seed"]))
-        found = {} if frame is None else metrics(frame, horizon=horizon)
+        found = {} if frame is None else _score(frame, failed=row["failed"], horizon=horizon)
         rows.append(row | {name: found.get(name) for name in (*CELL_METRICS, "days", "missing_days", "rows")})
     whole = dict.fromkeys(("days", "missing_days", "rows"), pl.Int64)
     return pl.DataFrame(rows, schema_overrides={**dict.fromkeys(CELL_METRICS, pl.Float64), **whole})

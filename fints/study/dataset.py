@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from fints.data import Card, Panel
 
 __all__ = ["Dataset", "open_dataset"]
@@ -18,6 +21,7 @@ class Dataset:
     """A panel without its sealed dates, with the checksum of the whole.
 
     `until` is the first sealed date, None where nothing is sealed or the study opens the seal.
+    `signal` is what was planted in a simulated panel (`fints.data.planted_signal`), None elsewhere.
     """
 
     reference: str
@@ -25,6 +29,14 @@ class Dataset:
     panel: Panel
     checksum: str
     until: date | None
+    signal: pl.DataFrame | None = None
+
+    @property
+    def signal_checksum(self) -> str:
+        """16 hex digits of the signal's content, empty where none is known."""
+        if self.signal is None:
+            return ""
+        return hashlib.sha256(self.signal.write_csv().encode()).hexdigest()[:16]
 
     def describe(self) -> dict[str, Any]:
         """Return the dataset's card, or what is known of a panel without one, JSON-able."""
@@ -41,7 +53,7 @@ def open_dataset(reference: str, *, opens_seal: bool) -> Dataset:
     ValueError
         If the dataset is unknown or nothing of it lies before the seal.
     """
-    from fints.data import load
+    from fints.data import load, planted_signal
     from fints.data.catalog import seal
 
     whole = load(reference)
@@ -57,7 +69,14 @@ def open_dataset(reference: str, *, opens_seal: bool) -> Dataset:
             )
         panel = whole[: until - timedelta(days=1)]
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", whole.name).strip("._-") or "panel"
-    return Dataset(reference=reference, name=name, panel=panel, checksum=whole.checksum, until=until)
+    return Dataset(
+        reference=reference,
+        name=name,
+        panel=panel,
+        checksum=whole.checksum,
+        until=until,
+        signal=planted_signal(reference),
+    )
 
 
 def _card(reference: str) -> Card | None:

@@ -28,6 +28,8 @@ __all__ = ["Cell", "read_result", "run_cell"]
 # A fit that takes about this long saves its state as it goes, so that a kill costs little.
 CHECKPOINT_FROM_SECONDS = 60.0
 BASELINES = ("zero", "prevailing_mean", "ar1", "ridge")
+# Their expectation over one day is the planted signal in their own units.
+ORACLE_TARGETS = ("log_return", "volatility_scaled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,7 @@ def run_cell(
     tmp: Path,
     fits: Path,
     checkpoints: Path | None = None,
+    signal: pl.DataFrame | None = None,
 ) -> Path:
     """Train one cell and write its folder; a folder that exists is returned as it is.
 
@@ -83,6 +86,8 @@ def run_cell(
         Where the folder grows, and where it ends; on one file system.
     checkpoints : Path, optional
         Where a long fit keeps its state while it runs.
+    signal : DataFrame, optional
+        What was planted in a simulated panel, for the baselines.
     """
     final = fits / cell.key
     if final.is_dir():
@@ -97,7 +102,7 @@ def run_cell(
     if checkpoints is not None and cell.seconds >= CHECKPOINT_FROM_SECONDS:
         checkpoint = checkpoints / f"{cell.key}.pt"
     if cell.role == "baseline":
-        told = _baselines(cell, panel, _empty(fresh))
+        told = _baselines(cell, panel, signal, _empty(fresh))
     else:
         told = _train(cell, panel, dates, fresh, checkpoint=checkpoint)
     timing = told.pop("timing")
@@ -128,6 +133,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train, and forecast the test dates if the cell is final; return what result.json says."""
     from fints.forecaster import Forecaster
+    from fints.study.cells import fit_scores
 
     forecaster = Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed)
     # The test dates are cut off, not only skipped: no mistake further down can read them.
@@ -142,7 +148,7 @@ def _train(
     if cell.role == "final":
         forecasts = finite(forecaster.evaluate_frame(panel, *dates["test"]))
         forecasts.write_parquet(fresh / "forecasts.parquet")
-        scores = _scores(forecasts)
+        scores = fit_scores(forecasts, outcome=result.outcome, horizon=forecaster.experiment_.data.horizon)
     write_json(fresh / "metrics.json", scores)
     return {
         "outcome": result.outcome,
@@ -159,12 +165,15 @@ def _train(
     }
 
 
-def _baselines(cell: Cell, panel: Panel, fresh: Path) -> dict[str, Any]:
-    """Forecast a fold's test dates with every baseline on the study's features and target."""
+def _baselines(cell: Cell, panel: Panel, signal: pl.DataFrame | None, fresh: Path) -> dict[str, Any]:
+    """Forecast a fold's test dates with every baseline on the study's features and target.
+
+    The oracle is one of them where the planted signal is known and is the target's expectation.
+    """
     import polars as pl
 
     from fints.data import features, targets
-    from fints.evaluation import Fold, baseline_forecasts
+    from fints.evaluation import Fold, baseline_forecasts, oracle_forecasts
 
     data = Experiment.from_dict(cell.experiment).data
     fold = Fold.from_dict({"index": cell.fold, **cell.dates})
@@ -181,6 +190,9 @@ def _baselines(cell: Cell, panel: Panel, fresh: Path) -> dict[str, Any]:
         ).select(pl.lit(name).alias("baseline"), pl.all())
         for name in BASELINES
     ]
+    if signal is not None and data.horizon == 1 and data.target in ORACLE_TARGETS:
+        oracle = oracle_forecasts(signal, targets=labels, fold=fold)
+        frames.append(oracle.select(pl.lit("oracle").alias("baseline"), pl.all()))
     pl.concat(frames, how="diagonal_relaxed").write_parquet(fresh / "forecasts.parquet")
     return {"outcome": "finished", "reason": "", "validation_loss": 0.0, "timing": {}}
 
@@ -217,16 +229,3 @@ def finite(frame: pl.DataFrame) -> pl.DataFrame:
 def plain(value: Any) -> float | None:
     """Return a finite number as it is, anything else as None."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _scores(forecasts: pl.DataFrame) -> dict[str, float]:
-    """Test metrics for the tracker; the report computes its own from the forecasts."""
-    import polars as pl
-
-    from fints.evaluation import metrics
-
-    known = forecasts.filter(pl.col("forecast").is_not_null())
-    found: Mapping[str, Any] = (
-        metrics(known.select("date", "asset", "forecast", "realised")) if len(known) else {}
-    )
-    return {name: float(value) for name, value in found.items() if plain(value) is not None}

@@ -60,7 +60,7 @@ class Plan:
     def baseline_cells(self) -> list[Cell]:
         """Return one cell a fold that forecasts with every baseline; no fit, so counted apart."""
         base = Arm(name="baselines", levels={}, experiment=self.study.base)
-        sources = sources_hash(entries=AFFECTS_BASELINES)
+        sources = sources_hash(entries=AFFECTS_BASELINES) + self.dataset.signal_checksum
         return [self._cell(base, "baseline", fold, 0, {}, sources=sources) for fold in self.folds]
 
     def choose(self, arm: Arm, losses: Mapping[str, float]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Plan:
             "checksum": self.dataset.checksum,
             "sealed_from": None if self.dataset.until is None else self.dataset.until.isoformat(),
             "opens_seal": study.opens_seal,
-            "simulated": False,
+            "simulated": self.dataset.signal is not None,
             "span": [dates[0].isoformat(), dates[-1].isoformat()],
             "num_assets": len(self.dataset.panel.assets),
             "factors": {factor: list(levels) for factor, levels in study.factors.items()},

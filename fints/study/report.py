@@ -321,6 +321,11 @@ def _baselines(analysis: Analysis) -> Table:
         note += " Only the zero forecast is known for this study: it stored no others."
     if "oracle" in baselines["baseline"].to_list():
         note += " The oracle is the planted signal itself: no forecast can do better in expectation."
+    elif analysis.spec["simulated"]:
+        note += (
+            " The oracle is not shown: the planted signal is the expected log return of the next day, and "
+            "gives that of this target in no exact way."
+        )
     return Table(
         columns=(
             "baseline",

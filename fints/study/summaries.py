@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,7 +46,7 @@ def outcome_counts(spec: Mapping[str, Any], final: pl.DataFrame, fits: pl.DataFr
 
 def tried_points(spec: Mapping[str, Any], fits: pl.DataFrame) -> pl.DataFrame:
     """One row an arm and design point: the tuning loss, failures, and which one was chosen."""
-    fields = list(spec.get("tuning", {}).get("space", {}))
+    fields = list(spec["tuning"]["space"])
     fits = _with_points(fits, fields)
     rows = []
     for arm in spec["arms"]:
@@ -81,11 +80,8 @@ def tried_points(spec: Mapping[str, Any], fits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_points(fits: pl.DataFrame, fields: Sequence[str]) -> pl.DataFrame:
-    """Give each tuned field a column of its own, however the fits table stores the point."""
-    if "point" in fits.columns and not all(name in fits.columns for name in fields):
-        points = [json.loads(point) if isinstance(point, str) else point or {} for point in fits["point"]]
-        return fits.with_columns(pl.Series(name, [point.get(name) for point in points]) for name in fields)
-    short = {name.rsplit(".", 1)[-1]: name for name in fields if name not in fits.columns}
+    """Give each tuned field its whole dotted name; the fits table has the last part."""
+    short = {name.rsplit(".", 1)[-1]: name for name in fields}
     missing = [name for name in short if name not in fits.columns]
     if missing:
         raise ValueError(

@@ -21,6 +21,8 @@ RULE = (
     "(2) The 90 % interval lies inside ± the smallest effect of interest (two one-sided tests at 5 %): "
     "no difference that matters, even if it is not zero. "
     "(3) The 95 % interval excludes zero: one arm beats the other. (4) Otherwise: undecided. "
+    "A failed fit enters as the zero forecast, and a level with failed fits is never declared better or "
+    "equivalent: where (2) or (3) would say so, there is no verdict. "
     "Secondary contrasts are judged by p values adjusted after Holm, the primary one by its own. "
     "A large p value alone never reads “no difference”."
 )
@@ -46,13 +48,17 @@ class Measure:
         return "–" if value is None else number(value * self.factor, decimals)
 
 
-_R2 = {"factor": 100.0, "unit": "%", "difference_unit": "percentage points"}
+_SHARE = {"factor": 100.0, "unit": "%", "difference_unit": "percentage points"}
 MEASURES: Mapping[str, Measure] = {
-    "r2_zero": Measure(label="R² against zero", short="R² vs zero", **_R2),  # type: ignore[arg-type]
-    "r2_mean": Measure(label="R² against the prevailing mean", short="R² vs mean", **_R2),  # type: ignore[arg-type]
-    "share_of_oracle": Measure(label="share of oracle", short="share of oracle", **_R2),  # type: ignore[arg-type]
+    "r2_zero": Measure(label="R² against zero", short="R² vs zero", **_SHARE),  # type: ignore[arg-type]
+    "r2_mean": Measure(label="R² against the prevailing mean", short="R² vs mean", **_SHARE),  # type: ignore[arg-type]
+    "share_of_oracle": Measure(label="share of oracle", short="share of oracle", **_SHARE),  # type: ignore[arg-type]
     "ic": Measure(label="IC", short="IC"),
     "rank_ic": Measure(label="rank IC", short="rank IC"),
+    "log_score": Measure(label="log score", short="log score", unit="nats"),
+    "crps": Measure(label="CRPS", short="CRPS", unit="target units"),
+    "coverage_50": Measure(label="coverage of 50 % intervals", short="in 50 % interval", **_SHARE),  # type: ignore[arg-type]
+    "coverage_90": Measure(label="coverage of 90 % intervals", short="in 90 % interval", **_SHARE),  # type: ignore[arg-type]
 }
 
 
@@ -60,10 +66,10 @@ MEASURES: Mapping[str, Measure] = {
 class Decision:
     """What the rule says of one contrast.
 
-    `kind` is "void", "equivalent", "better", "worse" or "undecided". `power` is that of finding
-    the smallest effect with the folds at hand and the spread observed, `detectable` the effect
-    found with 80 % probability, `folds_needed` the folds in all that decide either way with 80 %
-    (None: more than 10,000, or unknown).
+    `kind` is "void", "withheld" (for failed fits), "equivalent", "better", "worse" or "undecided".
+    `power` is that of finding the smallest effect with the folds at hand and the spread observed,
+    `detectable` the effect found with 80 % probability, `folds_needed` the folds in all that decide
+    either way with 80 % (None: more than 10,000, or unknown).
     """
 
     kind: str
@@ -80,12 +86,14 @@ def decide(
     smallest_effect: float,
     *,
     any_finished: bool = True,
+    failed: tuple[int, int] = (0, 0),
     p: float | None = None,
     equivalence_p: float | None = None,
 ) -> Decision:
     """Apply `RULE` to one contrast (None: it had no pair).
 
-    `p` and `equivalence_p` stand in for the contrast's own where they were adjusted for a family.
+    `failed` counts the failed fits of the two levels, the first-named first. `p` and `equivalence_p`
+    stand in for the contrast's own where they were adjusted for a family.
     """
     if contrast is None or contrast.sd is None or contrast.p is None or not any_finished:
         return Decision(
@@ -107,6 +115,8 @@ def decide(
         kind = "better" if contrast.estimate > 0 else "worse"
     else:
         kind = "undecided"
+    if any(failed[side] for side in _CREDITED.get(kind, ())):
+        kind = "withheld"
     return Decision(
         kind=kind,
         equivalence_p=same.p,
@@ -118,6 +128,10 @@ def decide(
         ),
         folds_needed=folds_to_decide(contrast.sd, smallest_effect),
     )
+
+
+# The sides (0: the first-named level) that a decision speaks well of.
+_CREDITED = {"better": (0,), "worse": (1,), "equivalent": (0, 1)}
 
 
 def folds_to_decide(sd: float, smallest_effect: float) -> int | None:
@@ -163,11 +177,10 @@ def sentence(
     claim: str,
 ) -> str:
     """Return the verdict in one sentence or two, its standing first."""
+    if claim == "none":
+        return "Claims nothing: a run this short only checks that the path works."
     place = _place(within)
-    standing = {
-        "none": "Claims nothing (a run this short only checks the path); by the rule it would read: ",
-        "exploratory": "Exploratory: ",
-    }.get(claim, "")
+    standing = "Exploratory: " if claim == "exploratory" else ""
     arms = f"{compare[1]} and {against}{place}"
     if decision.kind == "void" or contrast is None:
         if contrast is not None and contrast.clusters < 2:
@@ -188,6 +201,11 @@ def sentence(
         winner, loser = (compare[1], against) if decision.kind == "better" else (against, compare[1])
         return f"{standing}{winner} beats {loser}{place} by {size} ({compare[1]} − {against}: {interval})."
     signed = f"{measure.text(contrast.estimate, digits)}{unit}{of}"
+    if decision.kind == "withheld":
+        return (
+            f"{standing}no verdict on {arms}: a level with failed fits is declared neither better nor "
+            f"equivalent, whatever the difference ({signed}; {interval})."
+        )
     if decision.kind == "equivalent":
         small = ", not zero but too small to matter" if contrast.p is not None and contrast.p < ALPHA else ""
         return (
@@ -205,8 +223,21 @@ def sentence(
         need = f"needs about {more:,} more {'fold' if more == 1 else 'folds'} like these"
     return (
         f"{standing}undecided whether {compare[1]} differs from {against}{place}: the difference is {signed} "
-        f"({interval}); neither zero nor {margin} can be excluded; {need}."
+        f"({interval}); {_not_excluded(decision, measure, smallest_effect, digits)}; {need}."
     )
+
+
+def _not_excluded(decision: Decision, measure: Measure, smallest_effect: float, digits: int) -> str:
+    """Say which differences that matter an undecided contrast leaves possible, each side at 5 %."""
+    assert decision.equivalence_low is not None
+    assert decision.equivalence_high is not None
+    size = measure.text(smallest_effect, digits)
+    above, below = f"above +{size}", f"below −{size}"
+    low, high = decision.equivalence_low <= -smallest_effect, decision.equivalence_high >= smallest_effect
+    if low and high:
+        return f"neither zero nor a difference {above} or {below} can be excluded"
+    possible, excluded = (above, below) if high else (below, above)
+    return f"neither zero nor a difference {possible} can be excluded, one {excluded} can"
 
 
 def number(value: float, decimals: int) -> str:

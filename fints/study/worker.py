@@ -51,6 +51,7 @@ def main() -> None:
                 run_cell(
                     cell,
                     dataset.panel,
+                    signal=dataset.signal,
                     tmp=folder / "tmp",
                     fits=folder / "fits",
                     checkpoints=folder / "checkpoints",

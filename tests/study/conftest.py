@@ -12,7 +12,16 @@ import numpy as np
 import polars as pl
 import pytest
 
+from fints.config import DataConfig, Experiment, ModelConfig
+from fints.data import Panel
+from fints.evaluation import WalkForward
+from fints.study import Contrast, Preset, Study, Tuning
+from fints.study.dataset import Dataset
+from fints.study.plan import Plan
+
 DAY = dt.date(2010, 1, 4)
+RATES = (0.0005, 0.001, 0.002)
+TRAIN_DAYS = 100
 
 
 @pytest.fixture(scope="session")
@@ -43,19 +52,18 @@ def build_study(
     """
     folder.mkdir(parents=True, exist_ok=True)
     skill, failed = skill or {}, failed or {}
-    arms = [
-        {
-            "name": f"{scheme}-depth_{depth}",
-            "levels": {"residual": scheme, "depth": depth},
-            "experiment": {"data": {"horizon": 1}, "model": {"residual": scheme, "depth": int(depth)}},
-        }
-        for scheme, depth in itertools.product(schemes, depths)
-    ]
+    plan = _plan(schemes, depths, folds=folds, seeds=seeds, days=days, assets=assets, simulated=simulated)
+    spec = plan.spec() | {
+        "commit": "0123456789abcdef",
+        "command": "python studies/residual_by_depth.py run --preset quick",
+    }
+    arms = spec["arms"]
     forecasts, fits, profiles, history, references = [], [], [], [], []
-    rates = [0.0005, 0.001, 0.002]
     for fold in range(folds):
         rng = np.random.default_rng([7, fold])
-        dates = [DAY + dt.timedelta(days=fold * days + day) for day in range(days)]
+        first, last = (dt.date.fromisoformat(day) for day in spec["folds"][fold]["test"])
+        dates = plan.dataset.panel.dates.filter(plan.dataset.panel.dates.is_between(first, last)).to_list()
+        assert len(dates) == days
         keys = pl.DataFrame(
             {
                 "date": np.repeat(np.array(dates, dtype="datetime64[D]"), assets),
@@ -102,59 +110,73 @@ def build_study(
                 fits.append(_fit(arm, "final", fold, seed, 0.001, outcome, 0.91 - 0.02 * strength))
                 profiles += _profile(arm, fold, seed, own)
                 history += _history(arm, fold, seed, strength)
-    for arm, rate in itertools.product(arms, rates):
+    for arm, rate in itertools.product(arms, RATES):
         fits.append(_fit(arm, "tuning", 0, 1000, rate, "finished", 0.9 + abs(np.log(rate / 0.001)) * 0.01))
-    spec: dict[str, Any] = {
-        "format": 1,
-        "name": "residual_by_depth",
-        "title": "Does the residual scheme matter as depth grows?",
-        "docstring": DOCSTRING,
-        "preset": "quick",
-        "claim": "exploratory",
-        "changes": {},
-        "commit": "0123456789abcdef",
-        "command": "python studies/residual_by_depth.py run --preset quick",
-        "dataset": "made-up",
-        "checksum": "fedcba9876543210",
-        "sealed_from": "2018-01-01",
-        "span": ["1995-01-03", "2017-12-29"],
-        "num_assets": assets,
-        "factors": {"residual": list(schemes), "depth": list(depths)},
-        "arms": arms,
-        "folds": [
-            {
-                "index": fold,
-                "train": ["2000-01-03", "2008-12-31"],
-                "validation": ["2009-01-02", "2009-12-31"],
-                "test": [
-                    (DAY + dt.timedelta(days=fold * days)).isoformat(),
-                    (DAY + dt.timedelta(days=(fold + 1) * days - 1)).isoformat(),
-                ],
-            }
-            for fold in range(folds)
-        ],
-        "seeds": list(seeds),
-        "tuning": {
-            "space": {"training.learning_rate": rates},
-            "points": [{"training.learning_rate": rate} for rate in rates],
-            "folds": 1,
-            "seeds": [1000],
-        },
-        "contrasts": [
-            _contrast(schemes[1], depths[-1], primary=True),
-            *(_contrast(schemes[1], depth, primary=False) for depth in depths[:-1]),
-            *(_contrast(scheme, depths[-1], primary=False) for scheme in schemes[2:]),
-        ],
-        "outcome": "r2_zero",
-        "smallest_effect": 0.01,
-    } | changes
     pl.concat(forecasts).write_parquet(folder / "forecasts.parquet")
     pl.DataFrame(fits).write_parquet(folder / "fits.parquet")
     pl.DataFrame(profiles, infer_schema_length=None).write_parquet(folder / "profiles.parquet")
     pl.DataFrame(history).write_parquet(folder / "history.parquet")
     if baselines:
         pl.concat(references).write_parquet(folder / "baselines.parquet")
-    return spec, folder
+    return spec | changes, folder
+
+
+def _plan(
+    schemes: tuple[str, ...],
+    depths: tuple[str, ...],
+    *,
+    folds: int,
+    seeds: tuple[int, ...],
+    days: int,
+    assets: int,
+    simulated: bool,
+) -> Plan:
+    """Return the plan whose spec the engine would write, on a panel of flat prices."""
+    study = Study(
+        title="Does the residual scheme matter as depth grows?",
+        base=Experiment(data=DataConfig(features=("return_1",), context=4), model=ModelConfig(width=8)),
+        factors={
+            "residual": {scheme: {"model.residual": scheme} for scheme in schemes},
+            "depth": {depth: {"model.depth": int(depth)} for depth in depths},
+        },
+        folds=WalkForward(num_folds=folds, test_days=days, validation_days=days, purge=1),
+        tuning=Tuning(space={"training.learning_rate": RATES}, seeds=(1000,)),
+        seeds=seeds,
+        primary=_contrast(schemes[1], depths[-1]),
+        contrasts=(
+            *(_contrast(schemes[1], depth) for depth in depths[:-1]),
+            *(_contrast(scheme, depths[-1]) for scheme in schemes[2:]),
+        ),
+        smallest_effect=0.01,
+        presets={"quick": Preset()},
+    ).sized("quick")
+    count = TRAIN_DAYS + (folds + 1) * days + 2
+    frame = pl.DataFrame(
+        {
+            "date": [DAY + dt.timedelta(days=day) for day in range(count) for _ in range(assets)],
+            "asset": [f"asset_{number}" for number in range(assets)] * count,
+            "close": 1.0,
+        }
+    )
+    panel = Panel(frame, name="made-up")
+    dataset = Dataset(
+        reference="made-up",
+        name="made-up",
+        panel=panel,
+        checksum="fedcba9876543210",
+        until=dt.date(2018, 1, 1),
+        signal=frame.select("date", "asset", signal=pl.lit(0.0)) if simulated else None,
+    )
+    return Plan(
+        study=study,
+        name="residual_by_depth",
+        docstring=DOCSTRING,
+        preset="quick",
+        dataset=dataset,
+        arms=study.arms(),
+        folds=[fold.to_dict() for fold in study.folds.split(panel.dates.to_list())],
+        sources="0011223344556677",
+    )
 
 
 DOCSTRING = """Does the residual scheme matter as depth grows?
@@ -173,13 +195,8 @@ if the interval of the difference lies above zero.
 """
 
 
-def _contrast(scheme: str, depth: str, *, primary: bool) -> dict[str, Any]:
-    return {
-        "compare": ["residual", scheme],
-        "against": "pre_norm",
-        "within": {"depth": depth},
-        "primary": primary,
-    }
+def _contrast(scheme: str, depth: str) -> Contrast:
+    return Contrast(compare=("residual", scheme), against="pre_norm", within={"depth": depth})
 
 
 def _fit(

@@ -11,6 +11,7 @@ from scipy import stats
 
 from fints.evaluation import metrics, paired_contrast
 from fints.study.analysis import analyse
+from fints.study.cells import fit_scores
 from fints.study.verdict import MEASURES, decide, folds_to_decide, number
 
 PRE, POST = "pre_norm-depth_8", "post_norm-depth_8"
@@ -43,8 +44,8 @@ def test_the_primary_contrast_is_the_paired_difference_of_stored_forecasts(make_
 
 
 def test_a_factor_the_contrast_leaves_open_is_averaged_over(make_study, tmp_path):
-    contrast = {"compare": ["residual", "post_norm"], "against": "pre_norm", "within": {}, "primary": True}
-    spec, folder = make_study(tmp_path, contrasts=[contrast])
+    contrast = {"compare": ["residual", "post_norm"], "against": "pre_norm", "within": {}}
+    spec, folder = make_study(tmp_path, primary=contrast, contrasts=[])
     row = analyse(spec, folder).contrasts.row(0, named=True)
     differences = []
     for fold in range(4):
@@ -61,12 +62,12 @@ def test_a_factor_the_contrast_leaves_open_is_averaged_over(make_study, tmp_path
 
 
 def test_a_failed_fit_enters_as_the_zero_forecast_whatever_it_left_behind(make_study, tmp_path):
-    failed = {(POST, 1, 0): "diverged", (POST, 2, 1): "out_of_memory"}
+    failed = {(POST, 1, 0): "diverged", (POST, 2, 1): "diverged"}
     spec, folder = make_study(tmp_path, failed=failed)
     analysis = analyse(spec, folder)
     cells = analysis.cells.filter(pl.col("arm") == POST)
     assert cells.filter("failed")["r2_zero"].to_list() == [0.0, 0.0]
-    assert cells.filter("failed")["rank_ic"].null_count() == 2
+    assert cells.filter("failed")["rank_ic"].to_list() == [0.0, 0.0]
     row = analysis.contrasts.row(0, named=True)
     assert (row["failed_compare"], row["failed_against"], row["cells"]) == (2, 0, 8)
     a, b = cells_of(folder, POST) | {(1, 0): 0.0, (2, 1): 0.0}, cells_of(folder, PRE)
@@ -74,9 +75,8 @@ def test_a_failed_fit_enters_as_the_zero_forecast_whatever_it_left_behind(make_s
     assert "2 of 8 fits of post_norm failed and entered as the zero forecast" in analysis.verdict
     counted = analysis.outcomes.filter((pl.col("arm") == POST) & (pl.col("role") == "final"))
     assert dict(counted.select("outcome", "fits").iter_rows()) == {
-        "diverged": 1,
+        "diverged": 2,
         "finished": 6,
-        "out_of_memory": 1,
     }
 
 
@@ -94,10 +94,69 @@ def test_a_failed_fit_without_any_stored_row_counts_the_same(make_study, tmp_pat
     assert analyse(spec, folder).contrasts.equals(before)
 
 
-def test_correlations_of_a_failed_fit_do_not_exist_and_its_pair_is_counted_out(make_study, tmp_path):
+def test_the_correlation_of_a_failed_fit_is_zero_so_that_its_pair_does_not_drop_out(make_study, tmp_path):
     spec, folder = make_study(tmp_path, failed={(POST, 1, 0): "diverged"}, outcome="rank_ic")
-    row = analyse(spec, folder).contrasts.row(0, named=True)
-    assert (row["cells"], row["unpaired"]) == (7, 1)
+    analysis = analyse(spec, folder)
+    row = analysis.contrasts.row(0, named=True)
+    assert (row["cells"], row["unpaired"]) == (8, 0)
+    assert "1 of 8 fits of post_norm failed and entered as the zero forecast" in analysis.verdict
+    ics = {
+        (arm, fold, seed): ic
+        for arm, fold, seed, ic in analysis.cells["arm", "fold", "seed", "rank_ic"].rows()
+    }
+    expected = [
+        (0.0 if (fold, seed) == (1, 0) else ics[POST, fold, seed]) - ics[PRE, fold, seed]
+        for fold in range(4)
+        for seed in (0, 1)
+    ]
+    assert row["estimate"] == pytest.approx(np.mean(expected), abs=1e-14)
+    # The days of a fit that was not judged on them are not days without a correlation.
+    assert analysis.cells.filter("failed")["missing_days"].to_list() == [None]
+
+
+def test_an_arm_that_failed_throughout_does_not_beat_one_worse_than_zero(make_study, tmp_path):
+    failed = {(POST, fold, seed): "diverged" for fold in range(4) for seed in (0, 1)}
+    spec, folder = make_study(tmp_path, skill={"pre_norm": -0.5}, failed=failed)
+    analysis = analyse(spec, folder)
+    row = analysis.contrasts.row(0, named=True)
+    assert row["low"] > 0
+    assert analysis.decision == "withheld"
+    assert "beats" not in analysis.verdict
+    assert "a level with failed fits is declared neither better nor equivalent" in analysis.verdict
+    assert "8 of 8 fits of post_norm failed" in analysis.verdict
+
+
+def test_an_arm_without_failures_may_beat_one_that_failed(make_study, tmp_path):
+    failed = {(POST, fold, 0): "diverged" for fold in range(4)}
+    spec, folder = make_study(tmp_path, failed=failed, skill={"pre_norm": 0.9, "post_norm": 0.1})
+    assert analyse(spec, folder).decision == "worse"
+
+
+@pytest.mark.parametrize("failed", [(1, 0), (0, 1)])
+def test_a_failed_fit_on_either_side_withholds_equivalence(failed: tuple[int, int]):
+    frame = pl.DataFrame({"fold": range(6), "seed": 0, "difference": [1e-4, -1e-4] * 3})
+    contrast = paired_contrast(frame)
+    assert decide(contrast, 0.1).kind == "equivalent"
+    assert decide(contrast, 0.1, failed=failed).kind == "withheld"
+
+
+def test_what_a_tracker_is_told_of_a_fit_is_what_the_report_says_of_it(make_study, tmp_path):
+    spec, folder = make_study(tmp_path, failed={(POST, 1, 0): "diverged"})
+    cells = analyse(spec, folder).cells
+    rows = pl.read_parquet(folder / "forecasts.parquet")
+    for row in cells.iter_rows(named=True):
+        key = {name: row[name] for name in ("arm", "fold", "seed")}
+        own = rows.filter(**key).drop("arm", "fold", "seed")
+        told = fit_scores(own, outcome=row["outcome"], horizon=1)
+        for name in ("r2_zero", "ic", "rank_ic", "mse", "forecast_sd_ratio"):
+            assert told[name] == row[name], name
+        assert (told["r2_zero"] == 0.0) == row["failed"]
+
+
+def test_an_outcome_nobody_knows_is_refused(make_study, tmp_path):
+    spec, folder = make_study(tmp_path, failed={(POST, 1, 0): "out_of_memory"})
+    with pytest.raises(ValueError, match="holds out_of_memory"):
+        analyse(spec, folder)
 
 
 def test_arms_that_both_failed_throughout_get_no_verdict_not_equivalence(make_study, tmp_path):
@@ -182,7 +241,9 @@ def test_a_wide_interval_is_undecided_and_says_how_many_folds_it_needs(make_stud
     row = analysis.contrasts.row(0, named=True)
     assert analysis.decision == "undecided"
     assert f"needs about {row['folds_needed'] - 4:,} more folds" in analysis.verdict
-    assert "neither zero nor ±0.20 percentage points can be excluded" in analysis.verdict
+    assert (
+        "neither zero nor a difference below −0.20 can be excluded, one above +0.20 can" in analysis.verdict
+    )
 
 
 def test_one_fold_gives_no_verdict(make_study, tmp_path):
@@ -194,11 +255,17 @@ def test_one_fold_gives_no_verdict(make_study, tmp_path):
 
 @pytest.mark.parametrize(
     ("claim", "opening"),
-    [("none", "Claims nothing"), ("exploratory", "Exploratory: "), ("answer", "pre_norm beats")],
+    [("exploratory", "Exploratory: "), ("answer", "pre_norm beats")],
 )
 def test_the_verdict_opens_with_its_standing(make_study, tmp_path, claim: str, opening: str):
     spec, folder = make_study(tmp_path, skill={"post_norm": 0.2}, claim=claim)
     assert analyse(spec, folder).verdict.startswith(opening)
+
+
+def test_a_run_that_claims_nothing_says_no_direction_and_no_p(make_study, tmp_path):
+    spec, folder = make_study(tmp_path, skill={"post_norm": 0.2}, claim="none")
+    verdict = analyse(spec, folder).verdict
+    assert verdict == "Claims nothing: a run this short only checks that the path works."
 
 
 def test_the_folds_to_decide_are_the_fewest_for_both_tests():
@@ -283,9 +350,7 @@ def test_a_folder_that_cannot_be_analysed_says_why(make_study, tmp_path):
         analyse(spec, tmp_path / "nowhere")
     with pytest.raises(ValueError, match="Known outcomes"):
         analyse(spec | {"outcome": "sharpe"}, folder)
-    with pytest.raises(ValueError, match="exactly one primary"):
-        analyse(spec | {"contrasts": spec["contrasts"][1:]}, folder)
-    unknown = {"compare": ["residual", "deep_norm"], "against": "pre_norm", "within": {}, "primary": True}
+    unknown = {"compare": ["residual", "deep_norm"], "against": "pre_norm", "within": {}}
     with pytest.raises(ValueError, match="no arm has the levels"):
         analyse(spec | {"contrasts": [unknown]}, folder)
 

@@ -158,7 +158,7 @@ def test_a_study_without_commit_command_or_numbered_factor_still_has_a_report(ma
     for arm in spec["arms"]:
         arm["levels"]["depth"] = {"2": "shallow", "8": "deep"}[arm["levels"]["depth"]]
     spec["factors"]["depth"] = ["shallow", "deep"]
-    for contrast in spec["contrasts"]:
+    for contrast in (spec["primary"], *spec["contrasts"]):
         contrast["within"] = {"depth": {"2": "shallow", "8": "deep"}[contrast["within"]["depth"]]}
     for name in ("commit", "command"):
         del spec[name]
