@@ -65,31 +65,26 @@ def arm_rows(fits: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def mean_profile(fits: Path, cells: Sequence[Cell]) -> dict[str, list[tuple[int, float]]]:
-    """Return each number of the last profile by sublayer, averaged over the final fits that have it."""
+    """Return each measure of one arm's last profiles by sublayer, as the report has it."""
     import polars as pl
-    import polars.selectors as cs
 
-    frames = []
-    for cell in cells:
-        path = fits / cell.key / "profile.parquet"
-        if cell.role == "final" and path.is_file():
-            frame = pl.read_parquet(path)
-            frames.append(
-                frame.filter(pl.col("step") == pl.col("step").max()) if "step" in frame.columns else frame
-            )
-    if not frames:
-        return {}
-    together = pl.concat(frames, how="diagonal_relaxed")
-    means = together.group_by("layer").agg((cs.numeric() - cs.by_name("layer")).mean()).sort("layer")
-    return {
-        column: [
-            (int(layer), float(value))
-            for layer, value in zip(means["layer"], means[column], strict=True)
-            if value is not None
-        ]
-        for column in means.columns
-        if column != "layer"
+    from fints.study.cells import final_fits
+    from fints.study.summaries import mean_profiles
+
+    final = [cell for cell in cells if cell.role == "final"]
+    profiles = _stack(fits.parent, final, "profile.parquet")
+    arm = {"name": final[0].arm}
+    rows = [_fit_row(cell, read_result(fits / cell.key)) for cell in final]
+    spec = {
+        "arms": [arm],
+        "folds": [{"index": fold} for fold in sorted({cell.fold for cell in final})],
+        "seeds": sorted({cell.seed for cell in final}),
     }
+    table = mean_profiles(spec, profiles, final_fits(spec, pl.DataFrame(rows, infer_schema_length=None)))
+    found: dict[str, list[tuple[int, float]]] = {}
+    for measure, layer, mean in table.select("measure", "layer", "mean").rows():
+        found.setdefault(measure, []).append((layer, mean))
+    return found
 
 
 def _stack(folder: Path, cells: Sequence[Cell], name: str) -> pl.DataFrame | None:

@@ -81,12 +81,10 @@ def fit_bytes(experiment: Experiment) -> int:
 
 def parameters(experiment: Experiment) -> int:
     """Return the number of trainable numbers of an arm."""
-    from fints.model import build
+    from fints.model import parameter_count
 
-    network = build(
-        experiment.model, num_features=len(experiment.data.features), context=experiment.data.context, seed=0
-    )
-    return sum(parameter.numel() for parameter in network.parameters())
+    data = experiment.data
+    return parameter_count(experiment.model, num_features=len(data.features), context=data.context)
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fints.study.cells import FAILED
+from fints.study.claims import CLAIM_WORDS
+
 __all__ = ["arm_note", "experiment_note"]
 
 # Shown in the table of an arm, as far as the metrics of a fit hold them.
@@ -15,14 +18,10 @@ SHOWN = ("r2_zero", "r2_mean", "ic", "rank_ic")
 
 def experiment_note(spec: Mapping[str, Any]) -> str:
     """Return the question, the size and how to read the runs."""
-    claim = {
-        "none": "This size checks the path and **claims nothing**.",
-        "exploratory": "This size is **exploratory**.",
-        "answer": "This size may answer the question.",
-    }[spec["claim"]]
     arms = "\n".join(f"| {arm['name']} | {_levels(arm)} |" for arm in spec["arms"])
     return (
-        f"# {spec['title']}\n\n{claim} Outcome: `test/{spec['outcome']}`; smallest effect of interest "
+        f"# {spec['title']}\n\nPreset {spec['preset']}: **{CLAIM_WORDS[spec['claim']]}**. "
+        f"Outcome: `test/{spec['outcome']}`; smallest effect of interest "
         f"{spec['smallest_effect']:g}. Data: {spec['dataset']['name']} (checksum {spec['checksum']}), "
         f"{spec['span'][0]} to {spec['span'][1]}, {spec['num_assets']} assets.\n\n"
         f"Each arm is a parent run; its children are tuning trials (validation only) and final fits "
@@ -52,9 +51,12 @@ def arm_note(
     lines = [f"## {arm}", ""]
     if not rows:
         return "\n".join([*lines, "Running: the table appears when the arm has ended."]), best
-    diverged = sum(row["outcome"] == "diverged" for row in rows)
+    diverged = sum(row["outcome"] in FAILED for row in rows)
     if diverged:
-        lines += [f"{diverged} of {len(rows)} fits **diverged**.", ""]
+        lines += [
+            f"{diverged} of {len(rows)} fits **diverged**; a final one is scored as the zero forecast.",
+            "",
+        ]
     if tuning:
         fields = list(tuning[0]["point"])
         lines += _table(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
+from fints.study.cells import FAILED
+from fints.study.claims import CLAIM_WORDS
 from fints.study.estimates import disk_bytes, duration, fit_bytes, parameters, study_seconds
 
 if TYPE_CHECKING:
@@ -15,10 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["finished_lines", "plan_lines"]
 
-# Two arms fitted to the same data agree about so much; a pilot replaces it once there is one.
-AGREEMENT = 0.5
-# Correlated stocks count for fewer: of the bundled 20, about half (effective_assets).
-EFFECTIVE_SHARE = 0.5
+# How much two arms agree is known after a pilot; until then a range, for power depends on it most.
+AGREEMENTS = (0.5, 0.9, 0.97)
 
 
 def plan_lines(plan: Plan, folder: StudyFolder, *, workers: int, commit: str | None) -> list[str]:
@@ -31,7 +31,7 @@ def plan_lines(plan: Plan, folder: StudyFolder, *, workers: int, commit: str | N
     width = max(len(arm.name) for arm in plan.arms)
     lines = [
         f"{plan.name}: {study.title}",
-        f"preset {plan.preset} ({_claims(study.presets[plan.preset].claim)})",
+        f"preset {plan.preset}: {CLAIM_WORDS[study.presets[plan.preset].claim]}",
         "",
         f"{'arm':{width}} {'parameters':>10} {'memory a fit':>12} {'time a fit':>10} {'fits':>5}",
     ]
@@ -79,7 +79,7 @@ def finished_lines(
         values = [row["metrics"][name] for row in final if name in row["metrics"]]
         mean = f"{statistics.fmean(values):.5f}" if values else "-"
         point = ", ".join(str(value) for value in final[0]["point"].values())
-        diverged = sum(row["outcome"] == "diverged" for row in rows)
+        diverged = sum(row["outcome"] in FAILED for row in rows)
         seconds = sum(row["seconds"] for row in rows)
         lines.append(
             f"{arm:{width}}  {point:<{max(13, len(tuned))}} {mean:>10} "
@@ -89,7 +89,8 @@ def finished_lines(
     server = tracking_uri if tracking_uri and tracking_uri.startswith("http") else "http://127.0.0.1:5000"
     lines += [
         "",
-        f"Mean {name} over folds and seeds. {_claims(plan.study.presets[plan.preset].claim).capitalize()}.",
+        f"Mean {name} over folds and seeds; a diverged fit counts as the zero forecast.",
+        f"Preset {plan.preset}: {CLAIM_WORDS[plan.study.presets[plan.preset].claim]}.",
         "",
         f"report   {page}",
         "",
@@ -104,31 +105,34 @@ def finished_lines(
 
 
 def _power(plan: Plan) -> list[str]:
-    """Power of the primary contrast, from sampling error alone: a ceiling until a pilot exists."""
-    effect = plan.study.smallest_effect
-    if not plan.study.outcome.startswith("r2"):
-        return [f"power    at a difference of {effect:g} in {plan.study.outcome}: known after a pilot"]
-    from fints.evaluation import contrast_power, paired_r2_sd
+    """Power of the primary contrast from sampling error alone, for arms that agree more or less."""
+    from fints.data import targets
+    from fints.evaluation import contrast_power, effective_assets, paired_r2_sd
 
-    assets = max(1.0, EFFECTIVE_SHARE * len(plan.dataset.panel.assets))
-    days = plan.study.folds.test_days
-    clusters = len(plan.folds)
-    sd = paired_r2_sd(effect, agreement=AGREEMENT, dates=days, assets=assets)
-    found = contrast_power(effect, sd=sd, clusters=clusters) if clusters > 1 and sd > 0 else math.nan
-    told = f"{found:.0%}" if math.isfinite(found) else "none (one fold)"
+    study, panel = plan.study, plan.dataset.panel
+    effect, clusters = study.smallest_effect, len(plan.folds)
+    at = f"power    to find a difference of {effect:g} in {study.outcome}"
+    if not study.outcome.startswith("r2"):
+        return [f"{at}: known after a pilot"]
+    if clusters < 2:
+        return [f"{at}: none, one fold gives no error to judge by"]
+    data = study.base.data
+    before = date.fromisoformat(plan.folds[0]["test"][0]) - timedelta(days=1)
+    seen = targets(panel[:before], data.target, data.horizon)
+    assets = effective_assets(seen, column="target")
+    days = study.folds.test_days
+    told = []
+    for agreement in AGREEMENTS:
+        sd = paired_r2_sd(effect, agreement=agreement, dates=max(1, days // data.horizon), assets=assets)
+        told.append(f"{agreement:g}: {contrast_power(effect, sd=sd, clusters=clusters):.0%}")
     return [
-        f"power    {told} at most, at a difference of {effect:g} in {plan.study.outcome}",
-        f"         ({clusters} folds of {days} days, arms whose forecasts correlate by {AGREEMENT:g};",
-        "         noise of training comes on top)",
+        at,
+        f"         with {clusters} folds of {days} days and {len(panel.assets)} assets that count as "
+        f"{assets:.1f},",
+        "         between two arms of that R2 whose forecasts correlate by",
+        f"         {',  '.join(told)}",
+        "         (sampling error alone: noise of training comes on top)",
     ]
-
-
-def _claims(claim: str) -> str:
-    return {
-        "none": "checks the path and claims nothing",
-        "exploratory": "exploratory",
-        "answer": "may answer the question",
-    }[claim]
 
 
 def _size(count: int) -> str:

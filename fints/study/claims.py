@@ -1,0 +1,11 @@
+"""What a run at one size may claim, in the words that every place uses."""
+
+from __future__ import annotations
+
+__all__ = ["CLAIM_WORDS"]
+
+CLAIM_WORDS = {
+    "none": "checks the path and claims nothing",
+    "exploratory": "exploratory: it may suggest an answer, it gives none",
+    "answer": "may answer the question",
+}
