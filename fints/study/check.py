@@ -7,6 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from fints.config import override
+from fints.study.cells import FINISHED
 
 if TYPE_CHECKING:
     from fints.study.plan import Plan
@@ -69,7 +70,7 @@ def share_of_oracle(plan: Plan, say: Callable[[str], None]) -> tuple[float, bool
             f"  {words}: {result.outcome}, validation loss "
             f"{loss if loss is None else round(loss, 5)}, {result.seconds:.0f} s"
         )
-        if loss is not None and result.outcome in ("finished", "stopped_early"):
+        if loss is not None and result.outcome in FINISHED:
             fitted.append((loss, len(fitted), forecaster))
     if not fitted:
         return 0.0, False

@@ -108,9 +108,8 @@ examples:
         verb.add_argument(
             "--workers",
             type=_workers,
-            default=_usable_cores(),
             metavar="N",
-            help="fits at a time (%(default)s)",
+            help=f"fits at a time ({_usable_cores()}; 1 on a GPU)",
         )
     plan.add_argument(
         "--check", action="store_true", help="train the budget on a planted signal and show how much it finds"
@@ -125,7 +124,8 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
 
     plan, folder = _resolve(study, path, docstring, arguments)
     console = _console()
-    for line in plan_lines(plan, folder, workers=arguments.workers, commit=_commit(path)):
+    workers = arguments.workers or _default_workers(plan)
+    for line in plan_lines(plan, folder, workers=workers, commit=_commit(path)):
         console.print(line, highlight=False, markup=False)
     if not arguments.check:
         return 0
@@ -144,10 +144,9 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     commit = _commit(path)
     if commit is None:
         console.print("not a git checkout: the results will name no commit", highlight=False)
-    elif plan.preset != "smoke" and _dirty(path):
-        raise ValueError(
-            f"{_shown(path)} has changes that are not committed; commit them, or use --preset smoke."
-        )
+    elif plan.study.presets[plan.preset].claim != "none":
+        _refuse_uncommitted(study, path)
+    workers = arguments.workers or _default_workers(plan)
     from fints.study.estimates import study_seconds
     from fints.study.overview import finished_lines
     from fints.study.progress import Report
@@ -157,14 +156,12 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     console.print(f"{plan.name}, preset {plan.preset}: {total} fits, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
     command = _command(path, arguments)
-    with Report(
-        console, total=total, work=study_seconds(plan, workers=1), workers=arguments.workers
-    ) as report:
+    with Report(console, total=total, work=study_seconds(plan, workers=1), workers=workers) as report:
         outcome = run(
             plan,
             folder,
             report,
-            workers=arguments.workers,
+            workers=workers,
             storage=arguments.storage,
             tracking_uri=arguments.tracking_uri,
             commit=commit,
@@ -255,8 +252,22 @@ def _commit(path: Path) -> str | None:
     return _git(path, "rev-parse", "--short=12", "HEAD")
 
 
-def _dirty(path: Path) -> bool:
-    return bool(_git(path, "status", "--porcelain", "--", path.name))
+def _refuse_uncommitted(study: Study, path: Path) -> None:
+    """Refuse to make claims from a study, or with code that affects its numbers, that no commit holds."""
+    from fints.study.fingerprint import AFFECTS_BASELINES, AFFECTS_NUMBERS, PACKAGE
+
+    changed = _shown(path) if _uncommitted(path, path.name) else ""
+    # An installed package is under no version control, or ignored by it: git then names nothing.
+    if not changed and (lines := _uncommitted(PACKAGE / "config.py", *AFFECTS_NUMBERS, *AFFECTS_BASELINES)):
+        changed = lines[0].split(maxsplit=1)[-1] + (f" (and {len(lines) - 1} more)" if lines[1:] else "")
+    if changed:
+        trial = [name for name, size in study.presets.items() if size.claim == "none"]
+        other = f", or use --preset {trial[0]}" if trial else ""
+        raise ValueError(f"{changed} has changes that are not committed; commit them{other}.")
+
+
+def _uncommitted(path: Path, *names: str) -> list[str]:
+    return (_git(path, "status", "--porcelain", "--", *names) or "").splitlines()
 
 
 def _git(path: Path, *words: str) -> str | None:
@@ -283,6 +294,14 @@ def _workers(text: str) -> int:
     if not text.isdigit() or not 1 <= int(text) <= 256:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 256; got {text!r}")
     return int(text)
+
+
+def _default_workers(plan: Plan) -> int:
+    """Return one worker a core, but one alone on an accelerator, whose memory all of them would share."""
+    from fints.study.fingerprint import device_type
+
+    devices = {device_type(arm.experiment.training.device) for arm in plan.arms}
+    return _usable_cores() if devices == {"cpu"} else 1
 
 
 def _usable_cores() -> int:

@@ -204,13 +204,13 @@ class Study:
             factors[factor] = {level: self.factors[factor][level] for level in wanted}
         tuning = size.tuning or self.tuning
         seeds = self.seeds if size.seeds is None else size.seeds
-        for dotted in changes or {}:
-            owners = [
-                name for name, levels in factors.items() if any(dotted in level for level in levels.values())
-            ]
-            if owners or dotted in tuning.space:
-                owner = f"factor {owners[0]!r}" if owners else "the tuning space"
-                raise ValueError(f"{dotted} cannot be set: it is varied by {owner} of this study.")
+        owners = {owned: f"factor {name!r}" for name in factors for owned in _fields(factors[name])}
+        owners |= dict.fromkeys(tuning.space, "the tuning space")
+        for dotted in {**size.changes, **(changes or {})}:
+            for owned, owner in owners.items():
+                if f"{dotted}.".startswith(f"{owned}."):
+                    what = "it" if dotted == owned else owned
+                    raise ValueError(f"{dotted} cannot be set: {what} is varied by {owner} of this study.")
         sized = object.__new__(Study)
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         values |= {
@@ -291,6 +291,11 @@ class Study:
             if key in seen:
                 raise ValueError(f"arms {seen[key]} and {arm.name} are the same experiment; change a level.")
             seen[key] = arm.name
+
+
+def _fields(levels: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the dotted fields that some level of a factor sets."""
+    return list(dict.fromkeys(dotted for level in levels.values() for dotted in level))
 
 
 def _left_out(contrast: Contrast, factors: Mapping[str, Mapping[str, Any]]) -> str:

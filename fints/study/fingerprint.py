@@ -6,11 +6,19 @@ import ast
 import hashlib
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from fints.config import Experiment, fingerprint
 
-__all__ = ["AFFECTS_BASELINES", "fit_key", "number_sources", "sources_hash"]
+__all__ = [
+    "AFFECTS_BASELINES",
+    "device_type",
+    "fit_key",
+    "number_sources",
+    "sources_hash",
+    "torch_version",
+]
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # What a fit runs through; tests/study/test_fingerprint.py checks that nothing else is imported by it.
@@ -38,6 +46,8 @@ def fit_key(
     checksum: str,
     until: str | None,
     sources: str,
+    device: str,
+    torch: str,
 ) -> str:
     """Return 16 hex digits that name one fit.
 
@@ -57,8 +67,27 @@ def fit_key(
         First sealed date, None where nothing is sealed.
     sources : str
         `sources_hash()` of what it runs through.
+    device, torch : str
+        `device_type` and `torch_version` where it runs: another device or kernel rounds otherwise, and
+        arms must not differ by that. Empty for a baseline, which uses neither.
     """
-    return fingerprint(experiment, role, fold, seed, checksum, until, sources)
+    return fingerprint(experiment, role, fold, seed, checksum, until, sources, device, torch)
+
+
+@cache
+def device_type(name: str) -> str:
+    """Return "cpu", "cuda" or "mps": what the `training.device` of an experiment is on this machine."""
+    if name != "auto":
+        return name.partition(":")[0]
+    from fints.training import resolve_device
+
+    return resolve_device(name).type
+
+
+@cache
+def torch_version() -> str:
+    """Return the installed release, e.g. "2.11.0", whatever it was built for; torch is not loaded."""
+    return version("torch").partition("+")[0]
 
 
 def number_sources(package: Path = PACKAGE, entries: tuple[str, ...] = AFFECTS_NUMBERS) -> Iterator[Path]:

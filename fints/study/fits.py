@@ -88,6 +88,11 @@ def run_cell(
         Where a long fit keeps its state while it runs.
     signal : DataFrame, optional
         What was planted in a simulated panel, for the baselines.
+
+    Raises
+    ------
+    MemoryError
+        If there was too little memory; nothing is written then, so another try may do better.
     """
     final = fits / cell.key
     if final.is_dir():
@@ -141,6 +146,9 @@ def _train(
     forecaster.fit(seen, train=dates["train"], validation=dates["validation"], checkpoint=checkpoint)
     result = forecaster.result_
     assert result is not None
+    if result.outcome == "out_of_memory":
+        # What was free at that moment says nothing about the arm: no folder stands for such a fit.
+        raise MemoryError(f"{result.reason} Fewer workers leave more for each.")
     _empty(fresh)
     write_rows(fresh / "history.parquet", result.history)
     write_rows(fresh / "profile.parquet", result.profiles)

@@ -8,10 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fints.config import fingerprint, override
+from fints.study.cells import FINISHED
 from fints.study.dataset import Dataset, open_dataset
 from fints.study.design import Arm, Contrast, Study
 from fints.study.estimates import fit_seconds
-from fints.study.fingerprint import AFFECTS_BASELINES, fit_key, sources_hash
+from fints.study.fingerprint import (
+    AFFECTS_BASELINES,
+    device_type,
+    fit_key,
+    sources_hash,
+    torch_version,
+)
 from fints.study.fits import Cell
 
 __all__ = ["Plan", "loss_or_infinity", "make_plan"]
@@ -129,6 +136,8 @@ class Plan:
             "outcome": study.outcome,
             "smallest_effect": study.smallest_effect,
             "sources": self.sources,
+            "device": device_type(study.base.training.device),
+            "torch": torch_version(),
         }
 
     def _cell(
@@ -151,6 +160,8 @@ class Plan:
             checksum=self.dataset.checksum,
             until=None if until is None else until.isoformat(),
             sources=sources or self.sources,
+            device="" if role == "baseline" else device_type(experiment.training.device),
+            torch="" if role == "baseline" else torch_version(),
         )
         return Cell(
             key=key,
@@ -179,12 +190,14 @@ def make_plan(
     Raises
     ------
     ValueError
-        If the preset, the dataset or a changed field cannot be used, or the panel is too short for
-        the folds.
+        If the preset, the dataset, a changed field or an arm's network cannot be used, the panel is
+        too short for the folds, or tuning would see a judged outcome.
     """
     sized = study.sized(preset, changes)
     dataset = open_dataset(data or study.dataset, opens_seal=study.opens_seal)
     folds = [fold.to_dict() for fold in sized.folds.split(dataset.panel.dates.to_list())]
+    _check_tuning(sized, folds)
+    _check_arms(sized, dataset)
     return Plan(
         study=sized,
         name=name,
@@ -198,6 +211,43 @@ def make_plan(
     )
 
 
+def _check_tuning(study: Study, folds: list[dict[str, Any]]) -> None:
+    """Refuse design points chosen on outcomes that are judged later."""
+    first = folds[0]["test"][0]
+    for fold in folds[: study.tuning.folds]:
+        start, end = fold["validation"]
+        if end >= first:
+            raise ValueError(
+                f"tuning.folds = {study.tuning.folds} cannot be used: the validation dates of fold "
+                f"{fold['index']}, {start} to {end}, reach into the judged dates, which begin on {first}; "
+                "tune on fewer folds."
+            )
+
+
+def _check_arms(study: Study, dataset: Dataset) -> None:
+    """Refuse what only a fit would find: an unknown feature, an option its scheme does not have."""
+    from fints.data import features
+    from fints.model import parameter_count
+
+    dates = dataset.panel.dates
+    # Names are checked, and values belong to the fits: few days will do.
+    few = dataset.panel[: dates[min(5, len(dates)) - 1]]
+    checked = set()
+    for arm in study.arms():
+        for point in study.tuning.points():
+            experiment = override(arm.experiment, point)
+            model, data = experiment.model, experiment.data
+            name = f"{model} {data}"
+            if name in checked:
+                continue
+            checked.add(name)
+            try:
+                features(few, data.features)
+                parameter_count(model, num_features=len(data.features), context=data.context)
+            except ValueError as error:
+                raise ValueError(f"arm {arm.name}: {error}") from error
+
+
 def _contrast(contrast: Contrast) -> dict[str, Any]:
     return {"compare": list(contrast.compare), "against": contrast.against, "within": dict(contrast.within)}
 
@@ -205,4 +255,4 @@ def _contrast(contrast: Contrast) -> dict[str, Any]:
 def loss_or_infinity(result: Mapping[str, Any]) -> float:
     """Return a fit's validation loss as tuning judges it: infinite unless it ended well."""
     loss = result["validation_loss"]
-    return math.inf if loss is None or result["outcome"] not in ("finished", "stopped_early") else float(loss)
+    return math.inf if loss is None or result["outcome"] not in FINISHED else float(loss)

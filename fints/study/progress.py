@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from fints.study.cells import FINISHED
 from fints.study.estimates import duration
 from fints.study.fits import Cell
 
@@ -72,7 +73,7 @@ class Report:
         self._advance()
         loss = result["validation_loss"]
         told = f"validation loss {loss:.5f}" if loss is not None else "no validation loss"
-        if result["outcome"] not in ("finished", "stopped_early"):
+        if result["outcome"] not in FINISHED:
             told = f"{result['outcome']}: {result['reason']}"
         left = "" if self._bar is not None else f", {self._remaining()}"
         self.say(f"[{self._done}/{self._total}] {cell}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fints.study.cells import FINISHED
 from fints.study.embedded import embedded
 from fints.study.fits import Cell, read_result
 from fints.study.notes import arm_note, experiment_note
@@ -265,7 +266,7 @@ class Tracker:
         now = _now()
         metrics = [Metric(name, value, now, step) for name, value, step in _fit_metrics(folder, result)]
         tags = [RunTag("status", result["outcome"])]
-        if result["outcome"] not in ("finished", "stopped_early"):
+        if result["outcome"] not in FINISHED:
             tags.append(RunTag("fints.reason", str(result["reason"])[:500]))
         for first in range(0, max(len(metrics), 1), BATCH):
             self._client.log_batch(run_id, metrics=metrics[first : first + BATCH], tags=tags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from fints.data import simulate
+from fints.study import cli, fingerprint
+from fints.study.plan import make_plan
 
 TINY = Path(__file__).parent / "tiny.py"
+STUDY = runpy.run_path(str(TINY))["STUDY"]
 
 
 def call(*words: str, study: Path = TINY, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -118,13 +122,18 @@ def clone(tmp_path: Path) -> Path:
     folder = tmp_path / "clone"
     folder.mkdir()
     shutil.copy(TINY, folder / "tiny.py")
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True, timeout=30)
+    commit(folder)
+    return folder
+
+
+def commit(folder: Path) -> None:
+    """Commit all there is."""
     for words in (
-        ("init", "-q"),
         ("add", "."),
         ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "A study"),
     ):
         subprocess.run(["git", *words], cwd=folder, check=True, timeout=30)
-    return folder
 
 
 def test_a_study_with_uncommitted_changes_is_not_run(clone: Path, prices: Path, tmp_path: Path) -> None:
@@ -135,6 +144,37 @@ def test_a_study_with_uncommitted_changes_is_not_run(clone: Path, prices: Path, 
     assert told.stderr.count("\n") == 1
     assert "has changes that are not committed; commit them, or use --preset smoke" in told.stderr
     assert not (tmp_path / "root").exists()
+
+
+def test_code_that_affects_numbers_must_be_committed_too(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = clone / "fints"
+    (package / "training").mkdir(parents=True)
+    (package / "study").mkdir()
+    for name in ("config.py", "training/loop.py", "study/report.py"):
+        (package / name).write_text("x = 1\n")
+    commit(clone)
+    monkeypatch.setattr(fingerprint, "PACKAGE", package)
+    (package / "study" / "report.py").write_text("x = 2\n")
+    cli._refuse_uncommitted(STUDY, clone / "tiny.py")
+    (package / "training" / "loop.py").write_text("x = 2\n")
+    message = r"fints/training/loop.py has changes that are not committed; commit them, or use --preset smoke"
+    with pytest.raises(ValueError, match=message):
+        cli._refuse_uncommitted(STUDY, clone / "tiny.py")
+    (package / "training" / "new.py").write_text("x = 2\n")
+    with pytest.raises(ValueError, match=r"fints/training/loop.py \(and 1 more\) has changes"):
+        cli._refuse_uncommitted(STUDY, clone / "tiny.py")
+
+
+@pytest.mark.parametrize(("device", "workers"), [("cuda", 1), ("cpu", 7)])
+def test_an_accelerator_gets_one_worker_unless_more_are_asked_for(
+    prices: Path, monkeypatch: pytest.MonkeyPatch, device: str, workers: int
+) -> None:
+    monkeypatch.setattr(fingerprint, "device_type", lambda name: device)
+    monkeypatch.setattr(cli, "_usable_cores", lambda: 7)
+    made = make_plan(STUDY, name="tiny", docstring="", preset="quick", data=str(prices))
+    assert cli._default_workers(made) == workers
 
 
 def test_a_study_that_git_does_not_know_is_not_run(clone: Path, prices: Path, tmp_path: Path) -> None:

@@ -143,6 +143,24 @@ def test_a_field_that_a_factor_or_the_tuning_varies_cannot_be_set() -> None:
         study().sized("quick", {"model.depth": 3})
     with pytest.raises(ValueError, match=r"learning_rate cannot be set: it is varied by the tuning space"):
         study().sized("quick", {"training.learning_rate": 1e-4})
+    with pytest.raises(ValueError, match=r"preset 'quick': model.depth cannot be set: it is varied by"):
+        study(presets={"quick": Preset(changes={"model.depth": 4})})
+
+
+def test_an_option_below_a_field_that_a_factor_varies_cannot_be_set() -> None:
+    streams = {"model.residual": "dynamic_hyper_connections", "model.residual_options": {"num_streams": 4}}
+    given = study(
+        factors={
+            "residual": {"pre_norm": {"model.residual": "pre_norm"}, "post_norm": streams},
+            "depth": {"8": {"model.depth": 8}},
+        }
+    )
+    message = (
+        r"model.residual_options.num_streams cannot be set: model.residual_options is varied by "
+        r"factor 'residual' of this study"
+    )
+    with pytest.raises(ValueError, match=message):
+        given.sized("quick", {"model.residual_options.num_streams": 8})
 
 
 def test_an_unknown_preset_is_named_with_the_known_ones() -> None:

@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fints.config import Experiment, override
-from fints.study.fingerprint import AFFECTS_NUMBERS, PACKAGE, fit_key, number_sources, sources_hash
+from fints.study.fingerprint import (
+    AFFECTS_NUMBERS,
+    PACKAGE,
+    device_type,
+    fit_key,
+    number_sources,
+    sources_hash,
+    torch_version,
+)
 
 FOLD = {
     "train": ["2000-01-03", "2008-12-31"],
@@ -49,6 +58,8 @@ def key(experiment: Experiment | None = None, **changes: Any) -> str:
         "checksum": "abc",
         "until": "2018-01-01",
         "sources": "def",
+        "device": "cpu",
+        "torch": "2.11.0",
     }
     return fit_key(experiment or Experiment(), **values | changes)
 
@@ -88,12 +99,29 @@ def test_every_field_of_an_experiment_changes_the_key(dotted: str) -> None:
         {"checksum": "abd"},
         {"until": None},
         {"sources": "deg"},
+        {"device": "cuda"},
+        {"torch": "2.12.0"},
         *({"fold": FOLD | {part: ["1999-01-04", FOLD[part][1]]}} for part in FOLD),
         *({"fold": FOLD | {part: [FOLD[part][0], "2011-01-03"]}} for part in FOLD),
     ],
 )
 def test_role_fold_seed_data_and_code_change_the_key(changes: dict[str, Any]) -> None:
     assert key(**changes) != key()
+
+
+def test_auto_is_what_it_is_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study begun without a GPU and resumed with one must not mix the two."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    found = set()
+    for there in (False, True):
+        device_type.cache_clear()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        found.add(device_type("auto"))
+    device_type.cache_clear()
+    assert found == {"cpu", "cuda"}
+    assert device_type("cuda:1") == "cuda"
+    assert torch.__version__.startswith(torch_version())
 
 
 def test_the_same_fit_has_the_same_key_for_ever() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import importlib.util
 import json
@@ -84,6 +85,57 @@ def test_changes_get_a_folder_of_their_own(panel_file: Path) -> None:
     assert {arm.experiment.training.steps for arm in changed.arms} == {9}
 
 
+def test_tuning_on_dates_that_are_judged_is_refused(panel_file: Path) -> None:
+    """Every fold but the first is validated on the test dates of the one before."""
+    tuning = dataclasses.replace(TINY.tuning, folds=2)
+    study = dataclasses.replace(TINY, tuning=tuning)
+    with pytest.raises(ValueError, match=r"tuning.folds = 2 cannot be used: the validation dates of fold 1"):
+        make_plan(study, name="tiny", docstring="", preset="quick", data=str(panel_file))
+
+
+@pytest.mark.parametrize(
+    ("level", "message"),
+    [
+        (
+            {"model.residual_options": {"num_streams": 2}},
+            "arm pre_norm-depth_1: unknown option 'num_streams' of pre_norm. pre_norm has no options",
+        ),
+        (
+            {"data.features": ["return_1", "retrun_5"]},
+            "arm pre_norm-depth_1: unknown feature 'retrun_5'. Did you mean return_5?",
+        ),
+    ],
+)
+def test_an_arm_that_no_fit_could_build_is_refused_before_anything_runs(
+    panel_file: Path, level: dict[str, Any], message: str
+) -> None:
+    factors = {**TINY.factors, "residual": dict(TINY.factors["residual"])}
+    factors["residual"]["pre_norm"] = {"model.residual": "pre_norm", **level}
+    study = dataclasses.replace(TINY, factors=factors)
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        make_plan(study, name="tiny", docstring="", preset="quick", data=str(panel_file))
+
+
+@pytest.mark.parametrize("role", ["tuning", "final"])
+def test_a_fit_without_memory_leaves_no_folder_and_another_try_succeeds(
+    panel_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    import fints.forecaster
+
+    made = plan(panel_file, preset="smoke")
+    cells = made.tuning_cells(made.arms[0])
+    if role == "final":
+        cells = made.final_cells(made.arms[0], TINY.tuning.points()[0])
+    fits = _made(tmp_path / "fits")
+    with monkeypatch.context() as patched:
+        patched.setattr(fints.forecaster, "free_bytes", lambda device: 2**10)
+        with pytest.raises(MemoryError, match=r"the fit needs about .* lower training.batch_size"):
+            run_cell(cells[0], made.dataset.panel, tmp=tmp_path / "tmp", fits=fits)
+    assert list(fits.iterdir()) == []
+    folder = run_cell(cells[0], made.dataset.panel, tmp=tmp_path / "tmp", fits=fits)
+    assert json.loads((folder / "result.json").read_text())["outcome"] == "finished"
+
+
 def test_no_sealed_date_reaches_a_study() -> None:
     assert card("sp500-20").sealed_from == SEALED
     assert load("sp500-20").dates[-1] > SEALED
@@ -109,7 +161,8 @@ def test_the_seal_is_on_the_prices_whatever_their_file_is_called(tmp_path: Path,
 
 
 def test_the_folds_of_the_bundled_panel_end_before_the_seal() -> None:
-    made = make_plan(TINY, name="tiny", docstring="", preset="smoke", data="sp500-20", changes=None)
+    features = {"data.features": ["return_1"]}
+    made = make_plan(TINY, name="tiny", docstring="", preset="smoke", data="sp500-20", changes=features)
     assert max(fold["test"][1] for fold in made.folds) < SEALED.isoformat()
     assert made.spec()["sealed_from"] == SEALED.isoformat()
 

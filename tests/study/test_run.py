@@ -194,11 +194,11 @@ def test_a_second_driver_is_told_who_holds_the_folder_and_workers_die_with_the_f
 @pytest.mark.slow
 def test_a_fit_that_keeps_failing_is_reported_after_four_tries(tmp_path: Path, prices: Path) -> None:
     study = tmp_path / "tiny.py"
-    # An option no scheme knows passes the declaration and fails in the fit.
+    # Terabytes pass the declaration and fail in the fit; a shortage is no outcome of the arm.
     study.write_text(
         TINY.read_text().replace(
             '"post_norm": {"model.residual": "post_norm"}',
-            '"post_norm": {"model.residual": "post_norm", "model.residual_options": {"nonsense": 1}}',
+            '"post_norm": {"model.residual": "post_norm", "model.width": 200_000}',
         )
     )
     command = [sys.executable, str(study), "run", "--preset", "smoke", "--data", str(prices)]
@@ -208,5 +208,6 @@ def test_a_fit_that_keeps_failing_is_reported_after_four_tries(tmp_path: Path, p
     said = " ".join(told.stdout.split())
     assert said.count("it will be tried again") == 6
     assert said.count("failed for good") == 2
-    assert "nonsense" in said
+    assert "MemoryError: the fit needs about" in said
+    assert "lower training.batch_size" in said
     assert runs_by_status(tmp_path / "root")["FAILED"] >= 8
