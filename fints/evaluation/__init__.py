@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from fints.evaluation.baselines import BASELINES, baseline_forecasts, oracle_forecasts
-from fints.evaluation.inference import (
-    Contrast,
+from fints.evaluation.contrasts import (
+    ClusteredMean,
     Equivalence,
-    SeriesTest,
-    clark_west,
     clustered_mean,
-    clusters_needed,
-    contrast_power,
-    diebold_mariano,
-    effective_assets,
     equivalence,
     holm,
-    minimum_detectable_effect,
     paired_contrast,
-    paired_r2_sd,
-    r2_power,
-    r2_standard_error,
 )
+from fints.evaluation.date_tests import SeriesTest, clark_west, diebold_mariano
+from fints.evaluation.distribution import coverage, crps, log_score
 from fints.evaluation.metrics import (
-    coverage,
-    crps,
     ic_series,
-    log_score,
     metrics,
-    newey_west_t,
     prevailing_mean,
     r2_by_asset,
     r2_mean,
@@ -35,11 +23,19 @@ from fints.evaluation.metrics import (
     r2_zero,
     share_of_oracle,
 )
+from fints.evaluation.power import (
+    contrast_power,
+    effective_assets,
+    minimum_detectable_effect,
+    paired_r2_sd,
+    r2_standard_error,
+)
+from fints.evaluation.serial import newey_west_t
 from fints.evaluation.walk_forward import Fold, WalkForward
 
 __all__ = [
     "BASELINES",
-    "Contrast",
+    "ClusteredMean",
     "Equivalence",
     "Fold",
     "SeriesTest",
@@ -47,7 +43,6 @@ __all__ = [
     "baseline_forecasts",
     "clark_west",
     "clustered_mean",
-    "clusters_needed",
     "contrast_power",
     "coverage",
     "crps",
@@ -66,7 +61,6 @@ __all__ = [
     "prevailing_mean",
     "r2_by_asset",
     "r2_mean",
-    "r2_power",
     "r2_precision",
     "r2_standard_error",
     "r2_zero",

@@ -8,20 +8,16 @@ for the frame (no variance, one asset a day) is None, never NaN and never 0.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import polars as pl
 
+from fints.evaluation.distribution import coverage, crps, log_score
+from fints.evaluation.rows import columns, group_starts, known_rows, refuse_infinite, require_columns
+from fints.evaluation.serial import newey_west_t
+
 __all__ = [
-    "coverage",
-    "crps",
     "ic_series",
-    "log_score",
     "metrics",
-    "newey_west_t",
     "prevailing_mean",
     "r2_by_asset",
     "r2_mean",
@@ -33,16 +29,6 @@ __all__ = [
 # Forecasts leave networks in float32 (relative rounding 1.2e-7): a spread below this share of the
 # largest value is rounding, not an opinion about the cross-section.
 CONSTANT = 1e-6
-NUMERIC = (
-    "forecast",
-    "realised",
-    "prevailing_mean",
-    "variance",
-    "unit_scale",
-    "log_scale",
-    "degrees",
-    "oracle",
-)
 # With two assets an IC is +1 or -1 and says nothing.
 FEWEST_ASSETS = 3
 
@@ -68,7 +54,7 @@ def metrics(frame: pl.DataFrame, *, horizon: int = 1) -> dict[str, float | int |
         If a column is missing, a key is repeated, a number is infinite, or no row is left.
     """
     rows = known_rows(frame)
-    forecast, realised = _columns(rows, "forecast", "realised")
+    forecast, realised = columns(rows, "forecast", "realised")
     ics = ic_series(rows)
     found: dict[str, float | int | None] = {
         "r2_zero": r2_zero(rows),
@@ -112,7 +98,7 @@ def r2_zero(frame: pl.DataFrame) -> float | None:
 
     None if every outcome is 0. Source: Gu, Kelly, Xiu (2020), equation 19.
     """
-    forecast, realised = _columns(known_rows(frame), "forecast", "realised")
+    forecast, realised = columns(known_rows(frame), "forecast", "realised")
     return _r2(realised - forecast, realised, np.ones_like(realised))
 
 
@@ -128,7 +114,7 @@ def r2_mean(frame: pl.DataFrame) -> float | None:
     rows = known_rows(frame, "prevailing_mean").drop_nulls("prevailing_mean")
     if rows.height == 0:
         return None
-    forecast, realised, mean = _columns(rows, "forecast", "realised", "prevailing_mean")
+    forecast, realised, mean = columns(rows, "forecast", "realised", "prevailing_mean")
     return _r2(realised - forecast, realised - mean, np.ones_like(realised))
 
 
@@ -143,7 +129,7 @@ def r2_precision(frame: pl.DataFrame) -> float | None:
     rows = known_rows(frame, "variance").drop_nulls("variance")
     if rows.height == 0:
         return None
-    forecast, realised, variance = _columns(rows, "forecast", "realised", "variance")
+    forecast, realised, variance = columns(rows, "forecast", "realised", "variance")
     if not (variance > 0).all():
         raise ValueError(f"variance must be above 0 (null where unknown); got {variance.min()!r}.")
     return _r2(realised - forecast, realised, 1.0 / variance)
@@ -152,7 +138,7 @@ def r2_precision(frame: pl.DataFrame) -> float | None:
 def r2_by_asset(frame: pl.DataFrame) -> pl.DataFrame:
     """Return one row an asset: `asset`, `r2_zero` (null if all its outcomes are 0), `rows`."""
     rows = known_rows(frame).sort("asset", "date")
-    forecast, realised = _columns(rows, "forecast", "realised")
+    forecast, realised = columns(rows, "forecast", "realised")
     starts = group_starts(rows["asset"])
     error = np.add.reduceat((realised - forecast) ** 2, starts)
     total = np.add.reduceat(realised**2, starts)
@@ -175,7 +161,7 @@ def ic_series(frame: pl.DataFrame, *, fewest_assets: int = FEWEST_ASSETS) -> pl.
     """
     rows = known_rows(frame)
     ranked = rows.select(pl.col("forecast", "realised").rank("average").over("date"))
-    forecast, realised = _columns(rows, "forecast", "realised")
+    forecast, realised = columns(rows, "forecast", "realised")
     starts = group_starts(rows["date"])
     assets = np.diff(np.append(starts, rows.height))
     missing = _is_constant(forecast, starts) | _is_constant(realised, starts) | (assets < fewest_assets)
@@ -195,44 +181,6 @@ def ic_series(frame: pl.DataFrame, *, fewest_assets: int = FEWEST_ASSETS) -> pl.
     )
 
 
-def newey_west_t(
-    series: Sequence[float] | np.ndarray, *, horizon: int = 1, lags: int | None = None
-) -> float | None:
-    r"""Return the t statistic of the mean of a series with Newey-West errors.
-
-    .. math:: t = \bar x \big/ \sqrt{S / T}, \quad
-        S = \gamma_0 + 2 \sum_{j=1}^{L} (1 - j / (L + 1)) \gamma_j
-
-    `lags` defaults to ``max(horizon - 1, floor(4 (T / 100)^(2/9)))``: overlapping outcomes need at
-    least ``horizon - 1``. None with fewer than two values or a constant series.
-    Source: Newey, West (1987, 1994).
-    """
-    values = np.asarray(series, dtype=np.float64)
-    variance = long_run_variance(values, horizon=horizon, lags=lags)
-    if variance is None or variance <= 0:
-        return None
-    return float(values.mean() / math.sqrt(variance / len(values)))
-
-
-def long_run_variance(values: np.ndarray, *, horizon: int = 1, lags: int | None = None) -> float | None:
-    """Return the Bartlett-weighted long-run variance of a series; see `newey_west_t`."""
-    if horizon < 1:
-        raise ValueError(f"horizon must be at least 1; got {horizon}.")
-    count = len(values)
-    if count < 2:
-        return None
-    centred = values - values.mean()
-    # A constant series leaves rounding behind; its spread is not a variance.
-    if np.abs(centred).max() <= 1e-14 * max(np.abs(values).max(), 1e-300):
-        return None
-    if lags is None:
-        lags = max(horizon - 1, math.floor(4 * (count / 100) ** (2 / 9)))
-    total = float(centred @ centred) / count
-    for lag in range(1, min(lags, count - 1) + 1):
-        total += 2 * (1 - lag / (lags + 1)) * float(centred[lag:] @ centred[:-lag]) / count
-    return total
-
-
 def prevailing_mean(frame: pl.DataFrame, *, horizon: int = 1) -> pl.Series:
     r"""Return each asset's expanding mean of the outcomes known on the row's date.
 
@@ -245,7 +193,7 @@ def prevailing_mean(frame: pl.DataFrame, *, horizon: int = 1) -> pl.Series:
     test rows alone.
     """
     outcome = "realised" if "realised" in frame.columns else "target"
-    _require_columns(frame, "date", "asset", outcome)
+    require_columns(frame, "date", "asset", outcome)
     keyed = frame.select(
         pl.int_range(pl.len()).alias("row"),
         "date",
@@ -295,117 +243,11 @@ def share_of_oracle(frame: pl.DataFrame) -> float | None:
     with the signal s in column `oracle`, in the units of the forecast. 1 for the oracle itself, 0
     for the zero forecast, below 0 for a forecast further from s than zero is; None without signal.
     """
-    _require_columns(frame, "forecast", "oracle")
+    require_columns(frame, "forecast", "oracle")
     rows = frame.select(pl.col("forecast", "oracle").cast(pl.Float64).fill_nan(None)).drop_nulls()
-    forecast, oracle = _columns(rows, "forecast", "oracle")
-    _refuse_infinite(rows, ["forecast", "oracle"])
+    forecast, oracle = columns(rows, "forecast", "oracle")
+    refuse_infinite(rows, ["forecast", "oracle"])
     return _r2(oracle - forecast, oracle, np.ones_like(oracle)) if len(oracle) else None
-
-
-def log_score(frame: pl.DataFrame) -> float:
-    """Return the mean log density of the outcomes, in nats; higher is better.
-
-    The density is Gaussian with mean `forecast` and standard deviation ``exp(log_scale)``; with a
-    column `degrees` it is a Student t of that location, scale and degrees of freedom.
-    """
-    z, scale, law = _standardised(frame)
-    return float(np.mean(law.logpdf(z) - np.log(scale)))
-
-
-def crps(frame: pl.DataFrame) -> float:
-    r"""Return the mean continuous ranked probability score, in units of the outcome; lower is better.
-
-    Gaussian, with z = (r - p) / sigma:
-
-    .. math:: \sigma [ z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi} ]
-
-    Student t with nu > 1 degrees of freedom:
-
-    .. math:: \sigma \Big[ z (2 F(z) - 1) + 2 f(z) \frac{\nu + z^2}{\nu - 1}
-        - \frac{2 \sqrt{\nu}}{\nu - 1} \frac{B(1/2, \nu - 1/2)}{B(1/2, \nu / 2)^2} \Big]
-
-    Source: Gneiting, Raftery (2007), equation 21; Jordan, Krueger, Lerch (2019), appendix A.
-    """
-    from scipy.special import betaln
-
-    z, scale, law = _standardised(frame)
-    if "degrees" not in frame.columns:
-        score = z * (2 * law.cdf(z) - 1) + 2 * law.pdf(z) - 1 / math.sqrt(math.pi)
-        return float(np.mean(scale * score))
-    degrees = law.kwds["df"]
-    if not (degrees > 1).all():
-        raise ValueError(f"CRPS of a Student t exists for degrees above 1; got {degrees.min()!r}.")
-    spread = (
-        2
-        * np.sqrt(degrees)
-        / (degrees - 1)
-        * np.exp(betaln(0.5, degrees - 0.5) - 2 * betaln(0.5, degrees / 2))
-    )
-    score = z * (2 * law.cdf(z) - 1) + 2 * law.pdf(z) * (degrees + z**2) / (degrees - 1) - spread
-    return float(np.mean(scale * score))
-
-
-def coverage(frame: pl.DataFrame, level: float) -> float:
-    """Return the share of outcomes inside the central interval of probability `level`."""
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1; got {level!r}.")
-    z, _, law = _standardised(frame)
-    return float(np.mean(np.abs(law.cdf(z) - 0.5) <= level / 2))
-
-
-def _standardised(frame: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Return z, the scale and the law of z (a frozen scipy distribution)."""
-    from scipy import stats
-
-    names = ["log_scale"] + (["degrees"] if "degrees" in frame.columns else [])
-    rows = known_rows(frame, *names)
-    if any(rows[name].null_count() for name in names):
-        raise ValueError(f"{' and '.join(names)} must be given on every row that has a forecast.")
-    forecast, realised, log_scale = _columns(rows, "forecast", "realised", "log_scale")
-    scale = np.exp(log_scale)
-    law = stats.t(df=rows["degrees"].to_numpy()) if "degrees" in names else stats.norm()
-    return (realised - forecast) / scale, scale, law
-
-
-def known_rows(frame: pl.DataFrame, *more: str) -> pl.DataFrame:
-    """Check the door; return the rows that have a forecast and an outcome, by date and asset."""
-    _require_columns(frame, "date", "asset", "forecast", "realised", *more)
-    numeric = [name for name in NUMERIC if name in frame.columns]
-    rows = frame.with_columns(pl.col(numeric).cast(pl.Float64).fill_nan(None))
-    rows = rows.drop_nulls(["forecast", "realised"])
-    _refuse_infinite(rows, numeric)
-    if rows.height == 0:
-        raise ValueError(
-            f"no row has both a forecast and an outcome (of {frame.height} rows); "
-            "check that the dates of forecasts and outcomes overlap."
-        )
-    if rows.select("date", "asset").is_duplicated().any():
-        first = rows.filter(rows.select("date", "asset").is_duplicated()).row(0, named=True)
-        raise ValueError(
-            f"(date, asset) must be unique; ({first['date']}, {first['asset']}) is repeated. "
-            "Select one arm, fold and seed first."
-        )
-    return rows.sort("date", "asset")
-
-
-def _refuse_infinite(rows: pl.DataFrame, names: Sequence[str]) -> None:
-    for name in names:
-        if rows[name].is_infinite().any():
-            raise ValueError(f"{name} must be finite or null; got an infinity. Drop or repair those rows.")
-
-
-def _require_columns(frame: pl.DataFrame, *names: str) -> None:
-    missing = [name for name in names if name not in frame.columns]
-    if missing:
-        raise ValueError(f"the frame lacks {', '.join(missing)}; it has {', '.join(frame.columns)}.")
-
-
-def group_starts(keys: pl.Series) -> np.ndarray:
-    """Return the first row of each run of equal keys.
-
-    Sums over runs of sorted rows give the same bits on every machine; a threaded group-by does not.
-    """
-    return np.flatnonzero((keys != keys.shift(1)).fill_null(True).to_numpy())
 
 
 def _is_constant(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -425,10 +267,6 @@ def _correlations(a: np.ndarray, b: np.ndarray, starts: np.ndarray) -> np.ndarra
     product, first, second = (np.add.reduceat(values, starts) for values in (a * b, a * a, b * b))
     under = np.sqrt(first * second)
     return np.divide(product, under, out=np.full(len(starts), np.nan), where=under > 0)
-
-
-def _columns(rows: pl.DataFrame, *names: str) -> list[np.ndarray]:
-    return [rows[name].to_numpy() for name in names]
 
 
 def _r2(error: np.ndarray, benchmark_error: np.ndarray, weight: np.ndarray) -> float | None:

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fints.evaluation.inference import (
-    Contrast,
+from fints.evaluation import (
+    ClusteredMean,
     clark_west,
     clustered_mean,
     diebold_mariano,
     effective_assets,
     holm,
+    metrics,
     paired_contrast,
     r2_standard_error,
 )
-from fints.evaluation.metrics import metrics
 from fints.study.cells import (
     KEYS,
     cell_frames,
@@ -222,9 +222,9 @@ def _contrasts(
     averages: Mapping[str, pl.DataFrame | None],
     outcome: str,
     horizon: int,
-) -> tuple[pl.DataFrame, Contrast | None]:
+) -> tuple[pl.DataFrame, ClusteredMean | None]:
     rows: list[dict[str, Any]] = []
-    found: list[Contrast | None] = []
+    found: list[ClusteredMean | None] = []
     for index, item in enumerate(_contrast_specs(spec)):
         (factor, compare), against, within = item["compare"], item["against"], item["within"]
         a = _arms_at(spec, {**within, factor: compare})
@@ -390,14 +390,14 @@ def _scope(
     }
 
 
-def _mean(cells: pl.DataFrame, name: str) -> Contrast | None:
+def _mean(cells: pl.DataFrame, name: str) -> ClusteredMean | None:
     if name not in cells.columns:
         return None
     known = cells.select("fold", pl.col(name).cast(pl.Float64)).drop_nulls(name)
     return clustered_mean(known, name) if known.height else None
 
 
-def _spread(name: str, mean: Contrast | None) -> dict[str, float | None]:
+def _spread(name: str, mean: ClusteredMean | None) -> dict[str, float | None]:
     if mean is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     return {name: mean.estimate, f"{name}_low": mean.low, f"{name}_high": mean.high}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fints.evaluation.inference import Contrast, contrast_power, equivalence
+from fints.evaluation import ClusteredMean, contrast_power, equivalence, minimum_detectable_effect
 
 __all__ = ["MEASURES", "RULE", "Decision", "Measure", "decide", "describe", "p_text", "sentence"]
 
@@ -82,7 +82,7 @@ class Decision:
 
 
 def decide(
-    contrast: Contrast | None,
+    contrast: ClusteredMean | None,
     smallest_effect: float,
     *,
     any_finished: bool = True,
@@ -105,8 +105,6 @@ def decide(
             detectable=None,
             folds_needed=None,
         )
-    from fints.evaluation.inference import minimum_detectable_effect
-
     same = equivalence(contrast, smallest_effect, alpha=ALPHA)
     assert same.p is not None
     if (same.p if equivalence_p is None else equivalence_p) < ALPHA:
@@ -166,7 +164,7 @@ def describe(compare: tuple[str, str], against: str, within: Mapping[str, str]) 
 
 def sentence(
     decision: Decision,
-    contrast: Contrast | None,
+    contrast: ClusteredMean | None,
     *,
     compare: tuple[str, str],
     against: str,
