@@ -34,7 +34,13 @@ AFFECTS_NUMBERS = (
     "study/fits.py",
 )
 # What a baseline's forecasts run through.
-AFFECTS_BASELINES = ("data", "evaluation/baselines.py", "evaluation/metrics.py", "evaluation/walk_forward.py")
+AFFECTS_BASELINES = (
+    "data",
+    "evaluation/baselines.py",
+    "evaluation/metrics.py",
+    "evaluation/rows.py",
+    "evaluation/walk_forward.py",
+)
 
 
 def fit_key(
