@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from fints.study.analysis import REFERENCE_R2, Analysis
+from fints.study.analysis import DISTRIBUTION, REFERENCE_R2, Analysis
 from fints.study.document import (
     Block,
     Code,
@@ -71,6 +71,7 @@ def _blocks(analysis: Analysis, figures: Sequence[Figure]) -> list[Block]:
         *_design(analysis),
         Heading(text="Arms"),
         _arms(analysis),
+        *_distributions(analysis),
         Heading(text="Contrasts"),
         _contrasts(analysis),
         *shown("contrasts"),
@@ -192,6 +193,31 @@ def _arms(analysis: Analysis) -> Table:
             + _ic_note(analysis)
         ),
     )
+
+
+def _distributions(analysis: Analysis) -> list[Block]:
+    """Tell how good the forecast distributions are, where arms give one."""
+    arms = analysis.arms.filter(pl.col("log_score").is_not_null())
+    if not arms.height:
+        return []
+    rows = []
+    for row in arms.iter_rows(named=True):
+        shown = {"log_score": 4, "crps": 4, "coverage_50": 1, "coverage_90": 1}
+        texts = (MEASURES[name].text(row[name], digits) for name, digits in shown.items())
+        rows.append((*(row[name] for name in analysis.factors), *texts))
+    note = (
+        "Means over the finished fits on the judged rows. Log score: mean log density of the outcome, higher "
+        "is better; CRPS: lower is better; coverage: share of outcomes inside the central interval of that "
+        "probability. A failed fit has no distribution and does not enter."
+    )
+    return [
+        Table(
+            columns=(*analysis.factors, *(_with_unit(name) for name in DISTRIBUTION)),
+            rows=tuple(rows),
+            left=tuple(analysis.factors),
+            note=note,
+        )
+    ]
 
 
 def _ic_note(analysis: Analysis) -> str:
