@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from polars.testing import assert_frame_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -19,6 +22,7 @@ import fints
 from fints import Forecaster
 from fints.config import Experiment, override
 from fints.data import Panel, load, simulate
+from fints.diagnostics import Profiler
 
 FIXTURE = Path(__file__).parent / "fixtures" / "forecaster_v1"
 SMALL = {
@@ -352,3 +356,32 @@ def share_explained(forecaster: Forecaster, panel: Panel) -> float:
     frame = forecaster.evaluate_frame(panel, start=panel.dates[-60])
     error = ((frame["realised"] - frame["forecast"]) ** 2).sum()
     return 1 - error / (frame["realised"] ** 2).sum()
+
+
+@pytest.mark.parametrize(("batch_size", "windows"), [(16, 16), (100, 64)])
+def test_a_profile_asks_for_no_more_memory_than_a_step(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch, batch_size: int, windows: int
+) -> None:
+    asked = []
+
+    class Spy(Profiler):
+        def __call__(self, model: Any, step: int, update: Any) -> list[dict[str, Any]]:
+            asked.append((step, len(self._inputs)))
+            return super().__call__(model, step, update)
+
+    monkeypatch.setattr("fints.forecaster.Profiler", Spy)
+    Forecaster(small(training__batch_size=batch_size), depth=1, steps=20).fit(panel[:"2009-12-31"])
+    assert asked == [(0, windows), (20, windows)]
+
+
+def test_memory_that_runs_out_in_the_first_profile_fails_no_fit(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*arguments: object, **more: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    # The package has a function of the module's name.
+    monkeypatch.setattr(importlib.import_module("fints.diagnostics.profile"), "branch_gradient_norms", short)
+    result = Forecaster(small(), depth=1, steps=20).fit(panel[:"2009-12-31"]).result_
+    assert (result.outcome, result.profiles) == ("finished", [])
+    assert result.reason == "all 20 steps taken; memory ran out in the profile of step 0, 20"

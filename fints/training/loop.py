@@ -30,7 +30,7 @@ from fints.training.identity import fit_identity
 from fints.training.losses import Loss, make_loss
 from fints.training.optimizer import learning_rate, make_optimizer
 from fints.training.progress import DivergedError, Progress, content_of, restore
-from fints.training.result import FitResult, Outcome, peak_memory
+from fints.training.result import FitResult, Outcome
 from fints.training.seeds import derive, private_stream, reseed, threads
 
 __all__ = ["LayerProfiler", "fit"]
@@ -146,7 +146,7 @@ def fit(
                 f"the fit needs about {_gibibytes(estimated_bytes)} and {device} has {left} free; "
                 f"{LESS_MEMORY}"
             )
-            return _result("out_of_memory", reason, progress, device)
+            return progress.result("out_of_memory", reason, device)
 
     identity = fit_identity(model, train, validation, config, seed) if checkpoint is not None else ""
     kept = _copy(model)
@@ -191,7 +191,7 @@ def fit(
             model.load_state_dict(kept)
         model.eval()
     progress.seconds += time.perf_counter() - started
-    return _result(outcome, reason, progress, device)
+    return progress.result(outcome, reason, device)
 
 
 def _train(
@@ -387,19 +387,3 @@ def _shortage(error: BaseException, step: int, device: torch.device) -> str:
 
 def _gibibytes(number: int) -> str:
     return f"{number / 2**30:.2f} GiB"
-
-
-def _result(outcome: Outcome, reason: str, progress: Progress, device: torch.device) -> FitResult:
-    return FitResult(
-        outcome=outcome,
-        reason=reason,
-        steps=progress.step,
-        best_step=progress.best_step,
-        best_validation_loss=progress.best_loss,
-        history=progress.history,
-        profiles=progress.profiles,
-        seconds=progress.seconds,
-        seconds_a_step=max(0.0, progress.seconds - progress.seconds_aside) / max(1, progress.step),
-        peak_memory=peak_memory(device),
-        device=str(device),
-    )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fints.config import TrainingConfig
 from fints.training.optimizer import learning_rate
+from fints.training.result import FitResult, Outcome, peak_memory
 
 __all__ = ["DivergedError", "Progress", "content_of", "restore"]
 
@@ -111,6 +112,22 @@ class Progress:
         if better or value is None:
             self.best_step = self.step
         return better or value is None
+
+    def result(self, outcome: Outcome, reason: str, device: torch.device) -> FitResult:
+        """Return what the fit has come to."""
+        return FitResult(
+            outcome=outcome,
+            reason=reason,
+            steps=self.step,
+            best_step=self.best_step,
+            best_validation_loss=self.best_loss,
+            history=self.history,
+            profiles=self.profiles,
+            seconds=self.seconds,
+            seconds_a_step=max(0.0, self.seconds - self.seconds_aside) / max(1, self.step),
+            peak_memory=peak_memory(device),
+            device=str(device),
+        )
 
     def _refuse_divergence(self, value: float, norm: float, number: int, config: TrainingConfig) -> None:
         rate = f"learning rate {learning_rate(number - 1, config):.3g}"
