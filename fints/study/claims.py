@@ -6,6 +6,6 @@ __all__ = ["CLAIM_WORDS"]
 
 CLAIM_WORDS = {
     "none": "checks the path and claims nothing",
-    "exploratory": "exploratory: it may suggest an answer, it gives none",
+    "exploratory": "is exploratory: it may suggest an answer, it gives none",
     "answer": "may answer the question",
 }

@@ -236,7 +236,7 @@ td:not(:first-child) { white-space: nowrap; }
 .n { text-align: right; white-space: nowrap; }
 th.n { white-space: normal; }
 figure { margin: 1.4rem 0; }
-figure img { display: block; width: 100%; max-width: 27rem; height: auto; }
+figure img { display: block; width: 100%; max-width: 34rem; height: auto; }
 figcaption { max-width: 40rem; margin-top: .4rem; }
 @media print {
   body { font-size: 10pt; }

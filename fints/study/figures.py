@@ -30,6 +30,7 @@ WIDTH = 89 / 25.4
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#555555"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MOST_FACETS = 6
 STYLE: dict[str, Any] = {
     "axes.axisbelow": True,
@@ -157,9 +158,11 @@ def _outcome(analysis: Analysis) -> tuple[Canvas, Figure]:
     lows = [row[f"{outcome}_low"] for row in rows.values()]
     above = sum(low is not None and low > 0 for low in lows)
     caption = (
+        f"{above or 'None'} of {len(lows)} arms {'has' if above == 1 else 'have'} a 95 % interval "
+        "above zero. "
         f"{_capital(measure.label)}{unit} by {axis}: {'; '.join(told)}. "
-        f"{above} of {len(lows)} arms have a 95 % interval above zero. "
-        f"Bars: intervals over {_folds(analysis)}, seeds clustered in their fold."
+        f"Bars: 95 % intervals over {_folds(analysis)}, seeds clustered in their fold. The arms share their "
+        "test days, so that a difference between two is known better than either: see the contrasts."
     )
     return canvas, Figure(
         name="outcome",
@@ -199,35 +202,33 @@ def _contrasts(analysis: Analysis) -> tuple[Canvas, Figure] | None:
     rows = [row for row in analysis.contrasts.iter_rows(named=True) if row["estimate"] is not None]
     if not rows:
         return None
-    canvas, (axes,) = _canvas(1, height=0.75 + 0.36 * len(rows))
+    canvas, (axes,) = _canvas(1, height=0.75 + 0.34 * len(rows))
     margin = analysis.spec["smallest_effect"] * measure.factor
-    axes.axvspan(-margin, margin, color="#DDDDDD", linewidth=0, label=f"too small to matter (± {margin:g})")
+    axes.axvspan(-margin, margin, color="#E4E4E4", linewidth=0, label=f"too small to matter (± {margin:g})")
     axes.axvline(0, color="black", linewidth=0.8)
+    ends = [-margin, margin]
     for place, row in enumerate(rows):
         colour = COLOURS[1] if row["primary"] else COLOURS[0]
-        if row["low"] is not None:
-            axes.plot(
-                [row["low"] * measure.factor, row["high"] * measure.factor], [place, place], color=colour
-            )
+        drawn = [row[name] * measure.factor for name in ("low", "estimate", "high") if row[name] is not None]
+        axes.plot(drawn, [place] * len(drawn), color=colour)
         axes.plot(
-            [row["estimate"] * measure.factor], [place], marker="D" if row["primary"] else "o", color=colour
+            [row["estimate"] * measure.factor],
+            [place],
+            linestyle="none",
+            marker="D" if row["primary"] else "o",
+            color=colour,
+            label="primary contrast" if row["primary"] else None,
         )
-        name = row["contrast"] + (" (primary)" if row["primary"] else "")
-        axes.text(
-            0.0,
-            place - 0.24,
-            name,
-            transform=axes.get_yaxis_transform(),
-            fontsize=6.5,
-            va="bottom",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6},
-        )
-    axes.set_ylim(len(rows) - 0.6, -0.85)
-    axes.set_yticks([])
+        ends += drawn
+    room = 0.06 * (max(ends) - min(ends))
+    axes.set_xlim(min(ends) - room, max(ends) + room)
+    axes.set_yticks(range(len(rows)), [_two_lines(row["contrast"]) for row in rows])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", visible=False)
-    unit = f" ({measure.difference_unit})" if measure.difference_unit else ""
-    axes.set_xlabel(f"difference in {measure.label}{unit}")
+    # On two lines: the picture is as narrow as the names beside it are long.
+    axes.set_xlabel(f"difference in {measure.label}\n{measure.difference_unit}".strip())
     _legend(canvas, axes)
     kinds = analysis.contrasts["decision"].to_list()
     words = (
@@ -235,6 +236,7 @@ def _contrasts(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         ("worse", "worse"),
         ("equivalent", "equivalent"),
         ("undecided", "undecided"),
+        ("withheld", "without verdict for failed fits"),
     )
     counted = [
         f"{kinds.count(kind)} {word}" for kind, word in (*words, ("void", "without verdict")) if kind in kinds
@@ -289,10 +291,11 @@ def _similarity(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         for arm, label, style in facet.arms:
             _profile_line(axes, analysis, arm, "adjacent_cosine", label, style)
             _profile_line(axes, analysis, arm, "adjacent_cosine_initial", None, style, dotted=True)
-        null = _measured(analysis, facet.arms[0][0], "adjacent_cosine_null").filter(pl.col("layer") > 0)
-        axes.plot(
-            null["layer"], null["mean"], color="black", linestyle="--", linewidth=0.9, label=f"null {NULL}"
-        )
+        for label, curve in _nulls(analysis, facet).items():
+            dashes = (0, (4, 2)) if label == SUMMED else (0, (1, 1.5, 4, 1.5))
+            axes.plot(
+                curve["layer"], curve["mean"], color="black", linestyle=dashes, linewidth=0.9, label=label
+            )
 
     return _profile_figure(
         analysis,
@@ -300,11 +303,12 @@ def _similarity(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         "adjacent_cosine",
         panel,
         ylabel="cos(input, input before)",
-        told=lambda arm: _end_text(analysis, arm, "adjacent_cosine", 2, initial=True),
+        told=lambda arm: _end_text(analysis, arm, "adjacent_cosine", 3, initial=True),
         opening="Cosine between the inputs of the last sublayer and the one before",
         closing=(
-            f"{NULL} is the value of independent increments of equal length; dotted: the same network before "
-            "training. High cosine alone is no finding. Bands: range over fits."
+            "Null: independent increments of equal length, on a trunk that sums them or is normed after "
+            f"each, as the scheme has it. {LAST_WEIGHTS}; dotted: before training. High cosine alone is no "
+            "finding. Bands: range over fits."
         ),
         alt="Cosine of neighbouring sublayer inputs by sublayer, with null curve and values before training",
     )
@@ -327,7 +331,9 @@ def _gradient(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         ylabel="gradient norm",
         told=lambda arm: _ratio_text(analysis, arm, "gradient_norm"),
         opening="Gradient norm of the first sublayer as a multiple of the last one's",
-        closing="After the last step, by branch parameters; dotted: before training. Bands: range over fits.",
+        closing=(
+            f"By the parameters of a branch. {LAST_WEIGHTS}; dotted: before training. Bands: range over fits."
+        ),
         alt="Gradient norm by sublayer on a logarithmic axis",
     )
 
@@ -358,7 +364,7 @@ def _update(analysis: Analysis) -> tuple[Canvas, Figure] | None:
     )
     caption = (
         "What the first sublayer adds to the stream, relative to the stream, as a multiple of what the last "
-        f"one adds{_at(deepest)}: {told}. "
+        f"one adds{_at(deepest)}: {told}. {LAST_WEIGHTS}. "
         "Right: the last optimiser step relative to the weights. Bands: range over fits."
     )
     return canvas, Figure(
@@ -405,7 +411,10 @@ def _training(analysis: Analysis) -> tuple[Canvas, Figure] | None:
             told.append(f"{label} {best['validation_loss']:#.4g} at step {best['step']}")
     caption = (
         f"Lowest mean validation loss{_at(deepest)}: {'; '.join(told)}." if told else "Training loss by step."
-    ) + " Mean over the finished final fits."
+    ) + (
+        " Mean over the finished final fits. Training loss is over every day of a window, validation loss "
+        "over the decision day alone, on other dates: their levels do not compare."
+    )
     return canvas, Figure(
         name="training", caption=caption, alt="Training and validation loss by optimiser step"
     )
@@ -461,7 +470,19 @@ def _tuning(analysis: Analysis) -> tuple[Canvas, Figure] | None:
     )
 
 
-NULL = "√(k/(k+1))"
+SUMMED, NORMED = "null √(k/(k+1))", "null √½, normed trunk"
+LAST_WEIGHTS = "Weights after the last step, where forecasts may come from an earlier one"
+
+
+def _nulls(analysis: Analysis, facet: Facet) -> dict[str, pl.DataFrame]:
+    """Return the null curves of a facet's arms by label: a normed trunk has a flat one."""
+    curves: dict[str, pl.DataFrame] = {}
+    for arm, _, _ in facet.arms:
+        curve = _measured(analysis, arm, "adjacent_cosine_null").filter(pl.col("layer") > 0)
+        if curve.height:
+            flat = curve.height > 1 and curve["mean"].max() == curve["mean"].min()
+            curves.setdefault(NORMED if flat else SUMMED, curve)
+    return curves
 
 
 def _profile_figure(
@@ -616,17 +637,32 @@ def _log_axis(axes: Axes) -> None:
     few = (1.0, 2.0, 5.0) if decades > 1.2 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if decades > 2.5 else few))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+
+
+def _tick(value: float) -> str:
+    """Return a number as a person writes it, e.g. 0.02 or 3·10⁻⁸."""
+    if 1e-3 <= value < 1e4:
+        return f"{value:.3g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    power = "10" + str(int(exponent)).translate(SUPERSCRIPTS)
+    return power if float(mantissa) == 1 else f"{float(mantissa):g}·{power}"
 
 
 def _whole_axis(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
 
 
 def _line(style: int) -> dict[str, Any]:
-    return {"color": COLOURS[style % len(COLOURS)], "marker": MARKERS[style % len(MARKERS)]}
+    """Return colour, marker and width; later lines are thinner, so that one on another hides none."""
+    return {
+        "color": COLOURS[style % len(COLOURS)],
+        "marker": MARKERS[style % len(MARKERS)],
+        "linewidth": max(0.8, 2.0 - 0.5 * style),
+        "markersize": max(2.6, 4.6 - 0.8 * style),
+    }
 
 
 def _proxy(linestyle: Literal["-", "--", ":"]) -> Any:
@@ -661,6 +697,12 @@ def _legend(
     canvas.legend(
         handles, labels, loc="outside upper left", ncols=columns, handlelength=2.2, columnspacing=1.2
     )
+
+
+def _two_lines(contrast: str) -> str:
+    """Break a contrast at its minus, so that long names leave room for the picture."""
+    first, minus, second = contrast.partition(" − ")
+    return f"{first}\n− {second}" if minus else contrast
 
 
 def _at(facet: Facet) -> str:

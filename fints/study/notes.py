@@ -20,7 +20,7 @@ def experiment_note(spec: Mapping[str, Any]) -> str:
     """Return the question, the size and how to read the runs."""
     arms = "\n".join(f"| {arm['name']} | {_levels(arm)} |" for arm in spec["arms"])
     return (
-        f"# {spec['title']}\n\nPreset {spec['preset']}: **{CLAIM_WORDS[spec['claim']]}**. "
+        f"# {spec['title']}\n\nPreset {spec['preset']} **{CLAIM_WORDS[spec['claim']]}**. "
         f"Outcome: `test/{spec['outcome']}`; smallest effect of interest "
         f"{spec['smallest_effect']:g}. Data: {spec['dataset']['name']} (checksum {spec['checksum']}), "
         f"{spec['span'][0]} to {spec['span'][1]}, {spec['num_assets']} assets.\n\n"

@@ -31,7 +31,7 @@ def plan_lines(plan: Plan, folder: StudyFolder, *, workers: int, commit: str | N
     width = max(len(arm.name) for arm in plan.arms)
     lines = [
         f"{plan.name}: {study.title}",
-        f"preset {plan.preset}: {CLAIM_WORDS[study.presets[plan.preset].claim]}",
+        f"preset {plan.preset} {CLAIM_WORDS[study.presets[plan.preset].claim]}",
         "",
         f"{'arm':{width}} {'parameters':>10} {'memory a fit':>12} {'time a fit':>10} {'fits':>5}",
     ]
@@ -90,7 +90,7 @@ def finished_lines(
     lines += [
         "",
         f"Mean {name} over folds and seeds; a diverged fit counts as the zero forecast.",
-        f"Preset {plan.preset}: {CLAIM_WORDS[plan.study.presets[plan.preset].claim]}.",
+        f"Preset {plan.preset} {CLAIM_WORDS[plan.study.presets[plan.preset].claim]}.",
         "",
         f"report   {page}",
         "",

@@ -6,7 +6,6 @@ so that an interrupted run and an undisturbed one give the same bytes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import polars as pl
 
 from fints.study.analysis import DISTRIBUTION, REFERENCE_R2, Analysis
+from fints.study.cells import FAILED, FINISHED
+from fints.study.claims import CLAIM_WORDS
 from fints.study.document import (
     Block,
     Code,
@@ -65,7 +66,7 @@ def _blocks(analysis: Analysis, figures: Sequence[Figure]) -> list[Block]:
         Heading(text=spec.get("title") or spec["name"], level=1),
         Text(text=_standing(analysis)),
         *shown("outcome"),
-        Heading(text="The question"),
+        Heading(text="As declared before the run"),
         *from_docstring(spec.get("docstring") or ""),
         Heading(text="Design"),
         *_design(analysis),
@@ -99,11 +100,8 @@ def _blocks(analysis: Analysis, figures: Sequence[Figure]) -> list[Block]:
 
 
 def _standing(analysis: Analysis) -> str:
-    preset = analysis.spec.get("preset", "")
-    return {
-        "none": f"Preset `{preset}` checks that the path works. It claims nothing; no number is a result.",
-        "exploratory": f"Preset `{preset}` is exploratory: it may suggest an answer, it gives none.",
-    }.get(analysis.claim, f"Preset `{preset}`.")
+    text = f"Preset `{analysis.spec['preset']}` {CLAIM_WORDS[analysis.claim]}."
+    return text + (" No number below is a result." if analysis.claim == "none" else "")
 
 
 def _design(analysis: Analysis) -> list[Block]:
@@ -232,7 +230,7 @@ def _ic_note(analysis: Analysis) -> str:
 
 
 def _contrasts(analysis: Analysis) -> Table:
-    measure, digits = analysis.measure, _digits(analysis)
+    measure, digits = analysis.measure, _digits(analysis) + 1
     unit = f" ({measure.difference_unit})" if measure.difference_unit else ""
     rows = []
     for row in analysis.contrasts.iter_rows(named=True):
@@ -274,6 +272,7 @@ def _contrasts(analysis: Analysis) -> Table:
 
 
 _DECISIONS = {
+    "withheld": "no verdict: failed fits",
     "better": "first is better",
     "worse": "second is better",
     "equivalent": "no difference that matters",
@@ -283,7 +282,7 @@ _DECISIONS = {
 
 
 def _power(analysis: Analysis) -> list[Block]:
-    measure, digits, scope = analysis.measure, _digits(analysis), analysis.scope
+    measure, digits, scope = analysis.measure, _digits(analysis) + 1, analysis.scope
     rows = []
     for row in analysis.contrasts.iter_rows(named=True):
         needed = "–" if row["folds_needed"] is None else f"{row['folds_needed']:,}"
@@ -300,7 +299,7 @@ def _power(analysis: Analysis) -> list[Block]:
             )
         )
     unit = f" ({measure.difference_unit})" if measure.difference_unit else ""
-    smallest = measure.text(analysis.spec["smallest_effect"], digits)
+    smallest = measure.text(analysis.spec["smallest_effect"], _digits(analysis))
     table = Table(
         columns=("contrast", "folds", f"sd by fold{unit}", "power", f"detectable{unit}", "folds to decide"),
         rows=tuple(rows),
@@ -319,6 +318,10 @@ def _power(analysis: Analysis) -> list[Block]:
         f"{100 * REFERENCE_R2:g} % has a standard error of about {error} percentage points, 2√(R²/TN)."
     )
     folds = len(analysis.spec["folds"])
+    text += (
+        " Folds share most of their training dates, so their results are not quite independent: intervals "
+        "over folds are somewhat too narrow."
+    )
     if folds < FEW_FOLDS:
         text += (
             f" Intervals over {_count(folds, 'fold')} use Student's t at {max(folds - 1, 0)} df and "
@@ -385,16 +388,16 @@ def _outcomes(analysis: Analysis) -> list[Block]:
         ),
         Text(
             text=(
-                "Rule for failed fits, fixed before the run: a final fit that diverged or ran out of memory "
-                "enters as the zero forecast on its test rows, whatever it left behind, and is counted. "
-                "Its R² against zero is then 0; correlations do not exist for it: such pairs are dropped and "
-                "counted. A tuning fit that failed loses to every one that did not."
+                "Rule for failed fits, fixed before the run: a final fit that diverged enters as the zero "
+                "forecast on its test rows, whatever it left behind, and is counted. Its R² against zero and "
+                "its IC are then 0. An arm with such fits is never declared better or equivalent. A tuning "
+                "fit that failed loses to every one that did not."
             )
         ),
     ]
 
 
-_KINDS = {"finished": 0, "stopped_early": 1, "diverged": 2, "out_of_memory": 3, "missing": 4}
+_KINDS = {kind: place for place, kind in enumerate((*FINISHED, *FAILED, "missing"))}
 
 
 def _tried(analysis: Analysis) -> list[Block]:
@@ -440,47 +443,33 @@ def _trial(row: Mapping[str, Any] | None) -> str:
 
 def _data(analysis: Analysis) -> list[Block]:
     spec = analysis.spec
-    dataset = spec.get("dataset")
-    card: dict[str, Any] = dict(dataset) if isinstance(dataset, Mapping) else {"name": dataset}
-    card |= {name: spec[name] for name in ("checksum", "span", "num_assets", "sealed_from") if name in spec}
-    card |= spec.get("card") or {}
-    items = [f"Dataset: `{card.get('name')}`" + (f", {card['title']}" if card.get("title") else "") + "."]
+    card = spec["dataset"]
+    items = [f"Dataset: `{card['name']}`" + (f", {card['title']}" if card.get("title") else "") + "."]
     for name, label in (("origin", "Origin"), ("licence", "Licence")):
         if card.get(name):
             items.append(f"{label}: {str(card[name]).rstrip('.')}.")
-    span = card.get("span")
-    if isinstance(span, Sequence) and not isinstance(span, str):
-        span = f"{span[0]} to {span[-1]}"
-    if span:
-        assets = card.get("num_assets", card.get("assets"))
-        count = len(assets) if isinstance(assets, Sequence) and not isinstance(assets, str) else assets
-        items.append(f"Span used: {span}{f', {count} assets' if count else ''}.")
-    if card.get("sealed_from"):
-        fate = "were opened by this study" if spec.get("opens_seal") else "no fit read them"
-        items.append(f"Dates from {card['sealed_from']} on are sealed; {fate}.")
-    faults = card.get("faults") or []
-    items += [
-        f"Known fault: {str(fault).rstrip('.')}."
-        for fault in ([faults] if isinstance(faults, str) else faults)
-    ]
-    items.append(f"Checksum of the panel: `{card.get('checksum', 'not recorded')}`.")
+    first, last = spec["span"]
+    items.append(f"Span used: {first} to {last}, {spec['num_assets']} assets.")
+    if spec["sealed_from"]:
+        fate = "were opened by this study" if spec["opens_seal"] else "no fit read them"
+        items.append(f"Dates from {spec['sealed_from']} on are sealed; {fate}.")
+    items += [f"Known fault: {fault.rstrip('.')}." for fault in card.get("faults", ())]
+    items.append(f"Checksum of the panel: `{spec['checksum']}`.")
     return [Items(items=tuple(items))]
 
 
 def _again(analysis: Analysis) -> list[Block]:
     spec = analysis.spec
-    command = spec.get("command")
-    if not command:
-        command = f"python studies/{spec['name']}.py run --preset {spec.get('preset', 'quick')}"
-        command += "".join(
-            f" --set {name}={json.dumps(value)}" for name, value in (spec.get("changes") or {}).items()
-        )
+    command = spec.get("command") or f"python studies/{spec['name']}.py run --preset {spec['preset']}"
     commit = spec.get("commit")
     lines = [f"git checkout {commit}"] if commit else []
     known = f"commit `{commit}`" if commit else "a commit that was not recorded"
     return [
         Text(
-            text=f"Made by {known}" + (f", sources `{spec['sources']}`" if spec.get("sources") else "") + "."
+            text=(
+                f"Last run at {known}. Every fit was made by sources with the hash `{spec['sources']}`, "
+                "whichever commit held them: an earlier fit is kept only while that hash is the same."
+            )
         ),
         Code(text="\n".join([*lines, command])),
         Text(

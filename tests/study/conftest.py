@@ -223,7 +223,8 @@ def _profile(arm: dict[str, Any], fold: int, seed: int, rng: np.random.Generator
     gain = {"pre_norm": 1.0, "post_norm": 0.6}.get(arm["levels"]["residual"], 0.8)
     rows = []
     for step, layer in itertools.product((0, 300), range(layers)):
-        null = float(np.sqrt(layer / (layer + 1)))
+        normed = arm["levels"]["residual"] == "post_norm"
+        null = float(np.sqrt(1 / 2 if normed else layer / (layer + 1)))
         wobble = float(np.exp(0.1 * rng.standard_normal()))
         rows.append(
             {

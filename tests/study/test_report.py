@@ -11,6 +11,8 @@ import pytest
 
 from fints.study.analysis import analyse
 from fints.study.document import Heading, Items, Table, Text, from_docstring, to_html, to_markdown
+from fints.study.figures import Facet
+from fints.study.figures import _nulls as nulls_of
 from fints.study.report import write_report
 
 FIGURES = ["contrasts", "gradient", "oracle", "outcome", "similarity", "training", "tuning", "update"]
@@ -89,6 +91,29 @@ def test_the_page_needs_nothing_outside_itself(reported):
     assert "<script" not in page
     assert "@import" not in page
     assert "url(" not in page.replace("url(#", "")
+
+
+def test_each_scheme_stands_beside_its_own_null_and_profiles_say_whose_weights_they_are(reported):
+    analysis, folder = reported
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    captions = dict(re.findall(r"\(figures/(\w+)\.svg\)\n\n\*(.+?)\*\n", text))
+    assert re.search(
+        r"pre_norm 0\.\d+ \(.*?null 0\.968\); post_norm 0\.\d+ \(.*?null 0\.707\)", captions["similarity"]
+    )
+    facet = Facet(title="", arms=(("pre_norm-depth_8", "pre_norm", 0), ("post_norm-depth_8", "post_norm", 1)))
+    nulls = nulls_of(analysis, facet)
+    assert list(nulls) == ["null √(k/(k+1))", "null √½, normed trunk"]
+    for name in ("similarity", "gradient", "update"):
+        assert "Weights after the last step, where forecasts may come from an earlier one" in captions[name]
+    assert "their levels do not compare" in captions["training"]
+
+
+def test_a_run_that_claims_nothing_says_so_twice(make_study, tmp_path):
+    spec, folder = make_study(tmp_path, schemes=("pre_norm", "post_norm"), folds=2, claim="none")
+    write_report(analyse(spec, folder), folder)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert text.startswith("**Claims nothing: ")
+    assert "No number below is a result." in text
 
 
 class Balance(HTMLParser):
