@@ -172,7 +172,7 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
         profiles=mean_profiles(spec, optional_table(folder, "profiles"), final),
         history=mean_history(spec, optional_table(folder, "history"), final),
         oracle=oracle_bins(spec, frames, final),
-        scope=_scope(rows, dropped, final, fits),
+        scope=_scope(rows, dropped, final, fits, horizon),
     )
 
 
@@ -374,9 +374,11 @@ _BASELINE_ORDER = {"zero": 0, "prevailing_mean": 1, "ar1": 2, "ar1_by_asset": 3,
 
 
 def _scope(
-    rows: pl.DataFrame, dropped: int, final: pl.DataFrame, fits: pl.DataFrame
+    rows: pl.DataFrame, dropped: int, final: pl.DataFrame, fits: pl.DataFrame, horizon: int
 ) -> dict[str, float | int | None]:
     dates = rows["date"].n_unique()
+    # Outcomes that overlap say the same thing again.
+    outcomes = max(1, dates // horizon)
     assets = effective_assets(rows.unique(["date", "asset"], keep="first", maintain_order=True))
     return {
         "dates": dates,
@@ -386,7 +388,8 @@ def _scope(
         "rows_dropped": dropped,
         "final_fits": final.height,
         "tuning_fits": fits.filter(pl.col("role") != "final").height,
-        "r2_error": r2_standard_error(REFERENCE_R2, dates=dates, assets=assets),
+        "outcomes": outcomes,
+        "r2_error": r2_standard_error(REFERENCE_R2, dates=outcomes, assets=assets),
     }
 
 

@@ -314,13 +314,13 @@ def _power(analysis: Analysis) -> list[Block]:
     error = number(100 * float(scope["r2_error"] or 0), 3)
     text = (
         f"The {scope['assets']} assets count as about {number(float(scope['effective_assets'] or 0), 1)} "
-        f"independent ones on these dates (N² / Σρ²). With {scope['dates']:,} dates a true R² of "
-        f"{100 * REFERENCE_R2:g} % has a standard error of about {error} percentage points, 2√(R²/TN)."
+        f"independent ones on these dates (N² / Σρ²). With {scope['outcomes']:,} outcomes one after another "
+        f"a true R² of {100 * REFERENCE_R2:g} % has a standard error of about {error} percentage points, 2√(R²/TN)."
     )
     folds = len(analysis.spec["folds"])
     text += (
         " Folds share most of their training dates, so their results are not quite independent: intervals "
-        "over folds are somewhat too narrow."
+        "over folds may be too narrow."
     )
     if folds < FEW_FOLDS:
         text += (
