@@ -315,7 +315,8 @@ def _power(analysis: Analysis) -> list[Block]:
     text = (
         f"The {scope['assets']} assets count as about {number(float(scope['effective_assets'] or 0), 1)} "
         f"independent ones on these dates (N² / Σρ²). With {scope['outcomes']:,} outcomes one after another "
-        f"a true R² of {100 * REFERENCE_R2:g} % has a standard error of about {error} percentage points, 2√(R²/TN)."
+        f"a true R² of {100 * REFERENCE_R2:g} % has a standard error of about {error} percentage "
+        "points, 2√(R²/TN)."
     )
     folds = len(analysis.spec["folds"])
     text += (
