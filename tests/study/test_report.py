@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from fints.study.analysis import analyse
+from fints.study.canvas import Facet
 from fints.study.document import Heading, Items, Table, Text, from_docstring, to_html, to_markdown
-from fints.study.figures import Facet
-from fints.study.figures import _nulls as nulls_of
+from fints.study.profile_figures import nulls
 from fints.study.report import write_report
 
 FIGURES = ["contrasts", "gradient", "oracle", "outcome", "similarity", "training", "tuning", "update"]
@@ -101,8 +101,7 @@ def test_each_scheme_stands_beside_its_own_null_and_profiles_say_whose_weights_t
         r"pre_norm 0\.\d+ \(.*?null 0\.968\); post_norm 0\.\d+ \(.*?null 0\.707\)", captions["similarity"]
     )
     facet = Facet(title="", arms=(("pre_norm-depth_8", "pre_norm", 0), ("post_norm-depth_8", "post_norm", 1)))
-    nulls = nulls_of(analysis, facet)
-    assert list(nulls) == ["null √(k/(k+1))", "null √½, normed trunk"]
+    assert list(nulls(analysis, facet)) == ["null √(k/(k+1))", "null √½, normed trunk"]
     for name in ("similarity", "gradient", "update"):
         assert "Weights after the last step, where forecasts may come from an earlier one" in captions[name]
     assert "their levels do not compare" in captions["training"]

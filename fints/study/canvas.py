@@ -1,0 +1,205 @@
+"""What the figures of a report share: style, panels, axes, legends and words.
+
+Each figure is 89 mm wide with 7 pt type, so that it can be read in a column, on a page and on a
+phone. Colours are those of Okabe and Ito, and no line is told from another by colour alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from fints.study.analysis import Analysis
+
+__all__ = [
+    "COLOURS",
+    "GREY",
+    "STYLE",
+    "Facet",
+    "Figure",
+    "at",
+    "capital",
+    "digits_of",
+    "facets_of",
+    "folds_text",
+    "handles_of",
+    "line_style",
+    "log_axis",
+    "new_canvas",
+    "proxy",
+    "put_legend",
+    "whole_axis",
+]
+
+WIDTH = 89 / 25.4
+# Okabe, Ito (2008), without the yellow that vanishes on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+GREY = "#555555"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+MOST_FACETS = 6
+STYLE: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.labelsize": 7,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 7,
+    "axes.unicode_minus": True,
+    "figure.dpi": 100,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 7,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.4,
+    "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.5,
+    "savefig.dpi": 220,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "fints",
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One drawn figure: files `name`.svg and `name`.png, its finding, and what it shows in words."""
+
+    name: str
+    caption: str
+    alt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facet:
+    """One panel: arms that differ in the compared factor only, each with its level and its style number."""
+
+    title: str
+    arms: tuple[tuple[str, str, int], ...]
+
+
+def facets_of(analysis: Analysis, available: set[str]) -> list[Facet]:
+    """Group arms into panels: one a combination of the factors other than the compared one."""
+    compared = analysis.contrasts["factor"][0]
+    others = [name for name in analysis.factors if name != compared]
+    facets = []
+    for combination in itertools.product(*(analysis.factors[name] for name in others)):
+        levels = dict(zip(others, combination, strict=True))
+        arms = tuple(
+            (arm["name"], arm["levels"][compared], analysis.factors[compared].index(arm["levels"][compared]))
+            for arm in analysis.spec["arms"]
+            if arm["name"] in available
+            and all(arm["levels"][name] == level for name, level in levels.items())
+        )
+        if arms:
+            facets.append(
+                Facet(title=", ".join(f"{name} {level}" for name, level in levels.items()), arms=arms)
+            )
+    return facets[-MOST_FACETS:]
+
+
+def new_canvas(rows: int, *, height: float, columns: int = 1) -> tuple[Canvas, list[Axes]]:
+    """Return an empty figure of one column's width and its panels, row by row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(canvas)
+    panels = canvas.subplots(rows, columns, squeeze=False)
+    return canvas, [axes for row in panels for axes in row]
+
+
+def put_legend(
+    canvas: Canvas, axes: Axes, *, handles: list[Any] | None = None, labels: list[str] | None = None
+) -> None:
+    """Put the legend above the panels, in as many columns as the longest label allows."""
+    if handles is None or labels is None:
+        handles, labels = handles_of(axes)
+    longest = max(map(len, labels), default=1)
+    columns = max(1, min(len(labels), 62 // (longest + 6)))
+    canvas.legend(
+        handles, labels, loc="outside upper left", ncols=columns, handlelength=2.2, columnspacing=1.2
+    )
+
+
+def handles_of(axes: Axes) -> tuple[list[Any], list[str]]:
+    """Return what a panel would put into a legend."""
+    handles, labels = axes.get_legend_handles_labels()
+    return list(handles), list(labels)
+
+
+def proxy(linestyle: Literal["-", "--", ":"]) -> Any:
+    """Return a grey line that stands for a line style in a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=GREY, linestyle=linestyle)
+
+
+def line_style(style: int) -> dict[str, Any]:
+    """Return colour, marker and width; later lines are thinner, so that one on another hides none."""
+    return {
+        "color": COLOURS[style % len(COLOURS)],
+        "marker": MARKERS[style % len(MARKERS)],
+        "linewidth": max(0.8, 2.0 - 0.5 * style),
+        "markersize": max(2.6, 4.6 - 0.8 * style),
+    }
+
+
+def whole_axis(axes: Axes) -> None:
+    """Let the ticks of the x axis be whole numbers, few and round."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+
+
+def log_axis(axes: Axes) -> None:
+    """Set a logarithmic y axis whose ticks are readable however few decades it spans."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    decades = math.log10(high / low) if low > 0 else 1.0
+    few = (1.0, 2.0, 5.0) if decades > 1.2 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if decades > 2.5 else few))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+
+
+def _tick(value: float) -> str:
+    """Return a number as a person writes it, e.g. 0.02 or 3·10⁻⁸."""
+    if 1e-3 <= value < 1e4:
+        return f"{value:.3g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    power = "10" + str(int(exponent)).translate(SUPERSCRIPTS)
+    return power if float(mantissa) == 1 else f"{float(mantissa):g}·{power}"
+
+
+def at(facet: Facet) -> str:
+    """Return the words that say which panel a caption is about."""
+    return f" at {facet.title}" if facet.title else ""
+
+
+def capital(text: str) -> str:
+    """Return the text with a capital first letter, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def digits_of(analysis: Analysis) -> int:
+    """Return the decimals that show one digit beyond the smallest effect."""
+    return analysis.measure.decimals(analysis.spec["smallest_effect"])
+
+
+def folds_text(analysis: Analysis) -> str:
+    """Return how many folds there are, in words."""
+    folds = len(analysis.spec["folds"])
+    return f"{folds} fold" + ("" if folds == 1 else "s")
