@@ -243,7 +243,7 @@ def _oracle(analysis: Analysis) -> tuple[Canvas, Figure] | None:
 
 def _tuning(analysis: Analysis) -> tuple[Canvas, Figure] | None:
     """Draw validation loss against the tuned field, if it is one number."""
-    space = analysis.spec.get("tuning", {}).get("space", {})
+    space = analysis.spec["tuning"]["space"]
     fields = [name for name, values in space.items() if len(values) > 1]
     if len(fields) != 1 or not all(isinstance(value, int | float) for value in space[fields[0]]):
         return None
