@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +29,6 @@ __all__ = [
     "digits_of",
     "facets_of",
     "folds_text",
-    "handles_of",
     "line_style",
     "log_axis",
     "new_canvas",
@@ -119,23 +119,25 @@ def new_canvas(rows: int, *, height: float, columns: int = 1) -> tuple[Canvas, l
     return canvas, [axes for row in panels for axes in row]
 
 
-def put_legend(
-    canvas: Canvas, axes: Axes, *, handles: list[Any] | None = None, labels: list[str] | None = None
-) -> None:
-    """Put the legend above the panels, in as many columns as the longest label allows."""
-    if handles is None or labels is None:
-        handles, labels = handles_of(axes)
-    longest = max(map(len, labels), default=1)
-    columns = max(1, min(len(labels), 62 // (longest + 6)))
+def put_legend(canvas: Canvas, panels: Sequence[Axes], more: Mapping[str, Any] | None = None) -> None:
+    """Put one legend above the panels, in as many columns as the longest label allows.
+
+    A label that several panels have appears once; `more` adds handles by label.
+    """
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    entries |= more or {}
+    longest = max(map(len, entries), default=1)
     canvas.legend(
-        handles, labels, loc="outside upper left", ncols=columns, handlelength=2.2, columnspacing=1.2
+        list(entries.values()),
+        list(entries),
+        loc="outside upper left",
+        ncols=max(1, min(len(entries), 62 // (longest + 6))),
+        handlelength=2.2,
+        columnspacing=1.2,
     )
-
-
-def handles_of(axes: Axes) -> tuple[list[Any], list[str]]:
-    """Return what a panel would put into a legend."""
-    handles, labels = axes.get_legend_handles_labels()
-    return list(handles), list(labels)
 
 
 def proxy(linestyle: Literal["-", "--", ":"]) -> Any:

@@ -102,7 +102,7 @@ def _outcome(analysis: Analysis) -> tuple[Canvas, Figure]:
     axes.grid(axis="x", visible=False)
     axes.set_xlabel(f"{axis} (blocks)" if axis == "depth" else axis)
     axes.set_ylabel(f"{measure.label}{unit}")
-    put_legend(canvas, axes)
+    put_legend(canvas, [axes])
     digits = digits_of(analysis)
     told = []
     for label, arms, _ in lines:
@@ -186,7 +186,7 @@ def _contrasts(analysis: Analysis) -> tuple[Canvas, Figure] | None:
     axes.grid(axis="y", visible=False)
     # On two lines: the picture is as narrow as the names beside it are long.
     axes.set_xlabel(f"difference in {measure.label}\n{measure.difference_unit}".strip())
-    put_legend(canvas, axes)
+    put_legend(canvas, [axes])
     kinds = analysis.contrasts["decision"].to_list()
     words = (
         ("better", "better"),
@@ -227,7 +227,7 @@ def _oracle(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         axes.set_title(facet.title)
         axes.set_ylabel("mean forecast")
     panels[-1].set_xlabel("planted signal, mean of each twentieth (target units)")
-    put_legend(canvas, panels[0])
+    put_legend(canvas, panels)
     told = [
         f"{row['arm']} {number(100 * row['share_of_oracle'], 0)} %"
         for row in analysis.arms.iter_rows(named=True)
@@ -275,7 +275,7 @@ def _tuning(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         axes.set_title(facet.title)
         axes.set_ylabel("validation loss")
     panels[-1].set_xlabel(name)
-    put_legend(canvas, panels[0])
+    put_legend(canvas, panels)
     edges = (min(space[field]), max(space[field]))
     at_edge = [row["arm"] for row in tried.iter_rows(named=True) if row["chosen"] and row[field] in edges]
     caption = (

@@ -13,7 +13,6 @@ from fints.study.canvas import (
     Figure,
     at,
     facets_of,
-    handles_of,
     line_style,
     log_axis,
     new_canvas,
@@ -108,7 +107,7 @@ def update(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         if row == len(facets) - 1:
             left.set_xlabel("sublayer")
             right.set_xlabel("sublayer")
-    put_legend(canvas, panels[0])
+    put_legend(canvas, panels)
     deepest = facets[-1]
     told = "; ".join(
         f"{label} {_ratio_text(analysis, arm, 'relative_update')}" for arm, label, _ in deepest.arms
@@ -150,9 +149,7 @@ def training(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         axes.set_ylabel("loss")
         whole_axis(axes)
     panels[-1].set_xlabel("optimiser step")
-    handles, labels = handles_of(panels[0])
-    handles += [proxy("-"), proxy("--")]
-    put_legend(canvas, panels[0], handles=handles, labels=[*labels, "training", "validation"])
+    put_legend(canvas, panels, {"training": proxy("-"), "validation": proxy("--")})
     deepest = facets[-1]
     told = []
     for arm, label, _ in deepest.arms:
@@ -193,10 +190,8 @@ def _profile_figure(
         axes.set_title(facet.title)
         axes.set_ylabel(ylabel)
     panels[-1].set_xlabel("sublayer k (even: attention, odd: feed-forward)")
-    handles, labels = handles_of(panels[0])
-    if analysis.profiles.filter(pl.col("measure") == f"{measure}_initial").height:
-        handles, labels = [*handles, proxy(":")], [*labels, "before training"]
-    put_legend(canvas, panels[0], handles=handles, labels=labels)
+    before = analysis.profiles.filter(pl.col("measure") == f"{measure}_initial").height
+    put_legend(canvas, panels, {"before training": proxy(":")} if before else None)
     deepest = facets[-1]
     ends = "; ".join(f"{label} {told(arm)}" for arm, label, _ in deepest.arms)
     return canvas, Figure(name=name, caption=f"{opening}{at(deepest)}: {ends}. {closing}", alt=alt)
