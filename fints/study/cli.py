@@ -115,6 +115,9 @@ examples:
         "--check", action="store_true", help="train the budget on a planted signal and show how much it finds"
     )
     run.add_argument("--storage", metavar="URL", help="database of the queue (SQLite in the study's folder)")
+    report.add_argument(
+        "--publish", action="store_true", help="also write NAME.md and its figures beside the study's file"
+    )
     run.add_argument("--tracking-uri", metavar="URI", help="MLflow server or store (SQLite under the root)")
     return parser
 
@@ -194,6 +197,10 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
         )
     page = _write_report(folder)
     _console().print(f"report: {page}", highlight=False, soft_wrap=True)
+    if arguments.publish:
+        from fints.study.publish import publish
+
+        _console().print(f"to commit: {publish(folder.path, path)}", highlight=False, soft_wrap=True)
     return 0
 
 
