@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import math
+import numbers
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -242,7 +243,7 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
             node = node[name]
         if not free:
             _known(kind, leaf, ".".join(parents))
-        node[leaf] = json.loads(json.dumps(value))
+        node[leaf] = _plain(value, dotted)
     return Experiment.from_dict(tree)
 
 
@@ -257,6 +258,21 @@ def fingerprint(*parts: Any) -> str:
     plain = [part.to_dict() if isinstance(part, Experiment) else part for part in parts]
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any, path: str) -> Json:
+    """Return a value as JSON has it; a number of numpy's counts as the number it holds."""
+    if isinstance(value, list | tuple):
+        return [_plain(item, path) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item, path) for name, item in value.items()}
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise ValueError(f"{path} must be a number, a text, a list or a table; got {type(value).__name__}.")
 
 
 def _annotations(kind: type) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import numbers
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted
 from fints.config import Experiment, override
 from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targets
 from fints.diagnostics import Profiler
-from fints.model import build, estimate_memory
+from fints.model import Transformer, build, estimate_memory
 from fints.training import FitResult, derive, fit, free_bytes, predict, resolve_device
 
 __all__ = ["FORMAT_VERSION", "Forecaster", "load"]
@@ -35,6 +36,7 @@ QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 _SPEC, _WEIGHTS = "forecaster.json", "weights.safetensors"
 _PROBE_WINDOWS = 64
 
+Day = date | str
 DateRange = tuple[date | None, date | None]
 
 
@@ -123,7 +125,7 @@ class Forecaster(BaseEstimator):
             "model.residual_options": self.residual_options,
             "model.depth": self.depth,
             "model.width": self.width,
-            "data.features": None if self.features is None else list(self.features),
+            "data.features": self.features,
             "data.target": self.target,
             "data.context": self.context,
             "data.horizon": self.horizon,
@@ -133,17 +135,17 @@ class Forecaster(BaseEstimator):
         }
         changes = {path: value for path, value in named.items() if value is not None}
         base = self.experiment if self.experiment is not None else Experiment()
-        if "training.steps" in changes and isinstance(self.steps, int):
+        if isinstance(self.steps, numbers.Integral):
             # A short fit keeps its warm-up a twentieth of its steps rather than failing on a default.
-            changes["training.warmup_steps"] = min(base.training.warmup_steps, self.steps // 20)
+            changes["training.warmup_steps"] = min(base.training.warmup_steps, int(self.steps) // 20)
         return override(base, changes)
 
     def fit(
         self,
         panel: Panel,
         *,
-        train: DateRange | None = None,
-        validation: tuple[date, date] | float = 0.15,
+        train: tuple[Day | None, Day | None] | None = None,
+        validation: tuple[Day, Day] | float = 0.15,
         checkpoint: str | Path | None = None,
         on_row: Callable[[dict[str, Any]], None] | None = None,
     ) -> Forecaster:
@@ -173,11 +175,7 @@ class Forecaster(BaseEstimator):
         ValueError
             If the panel is too short, a feature is unknown, or the dates of `train` and `validation` overlap.
         """
-        if not isinstance(panel, Panel):
-            raise ValueError(
-                f"fit needs a fints.data.Panel; got {type(panel).__name__}. "
-                "Make one with Panel(frame) or fints.data.read(path)."
-            )
+        _check_panel(panel)
         experiment = self.resolve()
         data = experiment.data
         raw = features(panel, data.features)
@@ -262,7 +260,7 @@ class Forecaster(BaseEstimator):
         self.model_as_of_: date = _last_outcome(labels, train_range, validation_range)
         return self
 
-    def predict(self, panel: Panel, *, start: date | None = None, end: date | None = None) -> pl.DataFrame:
+    def predict(self, panel: Panel, *, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
         """Forecast every row of `panel` dated in [start, end].
 
         Returns
@@ -279,7 +277,7 @@ class Forecaster(BaseEstimator):
         NotFittedError
             If `fit` was not called.
         ValueError
-            If no window of `panel` is long enough, or the fit ran out of memory before it began.
+            If `panel` is no panel, or the fit ran out of memory before it began.
         """
         forecast, units = self._forecast(panel, start, end)
         units = units.with_columns(pl.col("scale").fill_null(1.0) if self._unitless else pl.col("scale"))
@@ -304,9 +302,7 @@ class Forecaster(BaseEstimator):
             pl.max_horizontal(pl.col("date"), as_of).alias("available_at"),
         ).rename({"scale_out": "scale"}, strict=False)
 
-    def evaluate_frame(
-        self, panel: Panel, start: date | None = None, end: date | None = None
-    ) -> pl.DataFrame:
+    def evaluate_frame(self, panel: Panel, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
         """Return forecasts beside outcomes, both in units of the target.
 
         Returns
@@ -333,13 +329,13 @@ class Forecaster(BaseEstimator):
             )
         )
 
-    def windows(self, panel: Panel, start: date | None = None, end: date | None = None) -> WindowSet:
+    def windows(self, panel: Panel, start: Day | None = None, end: Day | None = None) -> WindowSet:
         """Return the scaled windows that this forecaster would forecast from, for diagnostics."""
         check_is_fitted(self)
         data = self.experiment_.data
         scaled = self.scaler_.transform(features(panel, data.features))
         built = Windows.build(scaled, None, data.features, context=data.context, min_valid=data.min_valid)
-        return built.select(start, end, labelled=False)
+        return built.select(_as_date(start), _as_date(end), labelled=False)
 
     def save(self, path: str | Path) -> Path:
         """Write a folder of two files, JSON and safetensors, that `fints.load` reads.
@@ -351,18 +347,16 @@ class Forecaster(BaseEstimator):
         NotFittedError
             If `fit` was not called.
         ValueError
-            If `path` exists and is not a saved forecaster.
+            If `path` exists and is not a saved forecaster, or the fit ran out of memory before it began.
         """
-        check_is_fitted(self)
+        model = self._network()
         path = Path(path)
         if path.exists() and not (path / _SPEC).is_file():
             raise ValueError(f"{path} exists and is not a saved forecaster; choose another path.")
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
         try:
-            state = {
-                name: tensor.detach().cpu().contiguous() for name, tensor in self.model_.state_dict().items()
-            }
+            state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
             save_file(state, fresh / _WEIGHTS)
             spec = {
                 "format_version": FORMAT_VERSION,
@@ -400,21 +394,28 @@ class Forecaster(BaseEstimator):
     def _unitless(self) -> bool:
         return self.experiment_.data.target == "cross_sectional"
 
+    def _network(self) -> Transformer:
+        check_is_fitted(self)
+        model: Transformer = self.model_
+        if next(model.parameters()).is_meta:
+            reason = "" if self.result_ is None else self.result_.reason
+            raise ValueError(f"the fit ended without a network, so there is nothing to use: {reason}")
+        return model
+
     def _forecast(
-        self, panel: Panel, start: date | None, end: date | None
+        self, panel: Panel, first: Day | None, last: Day | None
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return forecasts of the windows, and targets with units of all rows, both in target units."""
-        check_is_fitted(self)
+        model = self._network()
+        _check_panel(panel)
+        start, end = _as_date(first), _as_date(last)
         data = self.experiment_.data
         labels = targets(panel, data.target, data.horizon).filter(_between((start, end)))
-        window_set = self.windows(panel, start, end)
-        if len(window_set) == 0:
-            keys = window_set.keys()
-            return keys.with_columns(pl.Series(name, [], dtype=pl.Float64) for name in self._columns), labels
-        if next(self.model_.parameters()).is_meta:
-            reason = "" if self.result_ is None else self.result_.reason
-            raise ValueError(f"the fit ended without a network and cannot forecast: {reason}")
-        output = predict(self.model_, window_set, batch_size=256)
+        window_set = self.windows(panel, start, end) if panel.dates.len() >= data.context else None
+        if window_set is None or len(window_set) == 0:
+            schema = {"date": pl.Date, "asset": pl.String, **dict.fromkeys(self._columns, pl.Float64)}
+            return pl.DataFrame(schema=schema), labels
+        output = predict(model, window_set, batch_size=256)
         frame = window_set.keys().with_columns(
             pl.Series("mean", output["mean"][:, 0].double().numpy() * self.target_std_)
         )
@@ -493,6 +494,29 @@ def load(path: str | Path) -> Forecaster:
     return forecaster
 
 
+def _check_panel(panel: object) -> None:
+    if not isinstance(panel, Panel):
+        raise ValueError(
+            f"a forecaster needs a fints.data.Panel; got {type(panel).__name__}. "
+            "Make one with Panel(frame) or fints.data.read(path)."
+        )
+
+
+def _as_date(value: date | str | None) -> date | None:
+    """Return a date given as such, as a datetime or as ISO text."""
+    try:
+        if isinstance(value, str):
+            return date.fromisoformat(value)
+    except ValueError:
+        pass
+    else:
+        if isinstance(value, datetime):
+            return value.date()
+        if value is None or isinstance(value, date):
+            return value
+    raise ValueError(f'a date must be a datetime.date or ISO text such as "2017-12-29"; got {value!r}.')
+
+
 def _device_or_cpu(name: str) -> torch.device:
     """Return the device, or the CPU: a forecaster trained on a GPU also predicts where there is none."""
     try:
@@ -502,19 +526,22 @@ def _device_or_cpu(name: str) -> torch.device:
 
 
 def _decision_ranges(
-    labels: pl.DataFrame, train: DateRange | None, validation: tuple[date, date] | float
+    labels: pl.DataFrame, train: tuple[Day | None, Day | None] | None, validation: tuple[Day, Day] | float
 ) -> tuple[DateRange, tuple[date, date] | None]:
     """Resolve training and validation to decision dates that do not overlap."""
-    start, end = train if train is not None else (None, None)
+    start, end = (_as_date(day) for day in train) if train is not None else (None, None)
     if not isinstance(validation, int | float):
+        first, last = (_as_date(day) for day in validation)
+        if first is None or last is None:
+            raise ValueError("validation needs a first and a last date, or a share; got None for one.")
         if end is None:
-            end = validation[0] - timedelta(days=1)
-        if end >= validation[0]:
+            end = first - timedelta(days=1)
+        if end >= first:
             raise ValueError(
                 f"training dates must end before validation starts; got training until {end} and validation "
-                f"from {validation[0]}."
+                f"from {first}."
             )
-        return (start, end), validation
+        return (start, end), (first, last)
     if not 0 <= validation < 1:
         raise ValueError(f"validation must be a share in [0, 1) or two dates; got {validation}.")
     dates = labels.filter(pl.col("target").is_not_null(), _between((start, end)))["date"].unique().sort()

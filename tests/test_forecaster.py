@@ -231,6 +231,7 @@ def test_clone_and_parameters_follow_scikit_learn() -> None:
     [
         ({"residual": "pre_nrom"}, "pre_norm"),
         ({"features": ["retrun_1"]}, "return_1"),
+        ({"features": "return_1"}, "data.features must be a list; got 'return_1'"),
         ({"target": "log_retrun"}, "log_return"),
         ({"depth": 0}, "model.depth"),
         ({"depth": "four"}, "whole number"),
@@ -326,9 +327,45 @@ def test_dates_before_any_window_get_null_forecasts(fitted: Forecaster, panel: P
     assert table.schema == fitted.predict(panel).schema
 
 
-def test_a_frame_instead_of_a_panel_is_refused_with_the_remedy(panel: Panel) -> None:
-    with pytest.raises(ValueError, match="Panel"):
-        Forecaster().fit(panel.frame)
+def test_a_frame_instead_of_a_panel_is_refused_with_the_remedy(fitted: Forecaster, panel: Panel) -> None:
+    for call in (Forecaster().fit, fitted.predict, fitted.evaluate_frame):
+        with pytest.raises(ValueError, match=r"needs a fints.data.Panel; got DataFrame. Make one"):
+            call(panel.frame)
+
+
+def test_dates_may_be_iso_text_and_anything_else_is_refused(fitted: Forecaster, panel: Panel) -> None:
+    start = datetime.date(2011, 3, 1)
+    expected = fitted.predict(panel, start=start)
+    assert_frame_equal(fitted.predict(panel, start="2011-03-01"), expected, check_exact=True)
+    for wrong in ("March 2011", 20110301):
+        with pytest.raises(ValueError, match="a date must be"):
+            fitted.predict(panel, start=wrong)
+    with pytest.raises(ValueError, match="first and a last date"):
+        Forecaster(small()).fit(panel, validation=("2011-01-03", None))
+
+
+def test_a_panel_shorter_than_the_context_gets_the_nulls_of_a_longer_one(
+    fitted: Forecaster, panel: Panel
+) -> None:
+    cut = panel.dates[4]
+    whole = fitted.predict(panel).filter(pl.col("decision_time") <= cut)
+    assert_frame_equal(fitted.predict(panel[:cut]), whole, check_exact=True)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    experiment = Forecaster(depth=np.int64(3), learning_rate=np.float32(0.5), steps=np.int64(200)).resolve()
+    assert experiment == Forecaster(depth=3, learning_rate=0.5, steps=200).resolve()
+    assert type(experiment.model.depth) is int
+
+
+def test_a_network_too_large_for_this_machine_is_an_outcome(panel: Panel, tmp_path: Path) -> None:
+    forecaster = Forecaster(small(), width=400_000).fit(panel)
+    assert forecaster.result_.outcome == "out_of_memory"
+    assert "batch_size" in forecaster.result_.reason
+    for use in (lambda: forecaster.predict(panel), lambda: forecaster.save(tmp_path / "model")):
+        with pytest.raises(ValueError, match="ended without a network"):
+            use()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_diverging_fit_is_an_outcome(panel: Panel) -> None:
