@@ -135,9 +135,10 @@ class Forecaster(BaseEstimator):
         }
         changes = {path: value for path, value in named.items() if value is not None}
         base = self.experiment if self.experiment is not None else Experiment()
-        if isinstance(self.steps, numbers.Integral):
+        steps: Any = self.steps
+        if isinstance(steps, numbers.Integral):
             # A short fit keeps its warm-up a twentieth of its steps rather than failing on a default.
-            changes["training.warmup_steps"] = min(base.training.warmup_steps, int(self.steps) // 20)
+            changes["training.warmup_steps"] = min(base.training.warmup_steps, int(steps) // 20)
         return override(base, changes)
 
     def fit(
