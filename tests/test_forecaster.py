@@ -22,6 +22,8 @@ import fints
 from fints import Forecaster
 from fints.config import Experiment, override
 from fints.data import Panel, load, simulate
+from fints.evaluation import metrics
+from fints.training import predict
 from fints.diagnostics import Profiler
 
 FIXTURE = Path(__file__).parent / "fixtures" / "forecaster_v1"
@@ -111,6 +113,21 @@ def test_the_table_has_one_row_a_date_and_asset_and_nulls_only_for_want_of_histo
         == table.filter(pl.col("decision_time") < first).height
     )
     assert table["forecast"].is_finite().all()
+
+
+def test_metrics_do_not_depend_on_the_batch_size(fitted: Forecaster, panel: Panel) -> None:
+    windows, frame = fitted.windows(panel), fitted.evaluate_frame(panel)
+    found = []
+    # The windows are no multiple of any of these, so each has a last partial batch.
+    for size in (48, 100, 256, 5000):
+        assert len(windows) % (-(-size // 48) * 48)
+        mean = predict(fitted.model_, windows, batch_size=size)["mean"][:, 0].double().numpy()
+        forecasts = windows.keys().with_columns(forecast=pl.Series(mean) * fitted.target_std_)
+        rows = frame.drop("forecast").join(forecasts, on=["date", "asset"])
+        assert len(rows) == len(frame)
+        found.append(metrics(rows.select("date", "asset", "forecast", "realised")))
+    for name in ("r2_zero", "ic", "rank_ic", "mse"):
+        assert [m[name] for m in found] == pytest.approx([found[0][name]] * 4, abs=1e-6), name
 
 
 def test_no_forecast_is_available_before_its_model(fitted: Forecaster, panel: Panel) -> None:
