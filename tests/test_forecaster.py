@@ -22,9 +22,9 @@ import fints
 from fints import Forecaster
 from fints.config import Experiment, override
 from fints.data import Panel, load, simulate
+from fints.diagnostics import Profiler
 from fints.evaluation import metrics
 from fints.training import predict
-from fints.diagnostics import Profiler
 
 FIXTURE = Path(__file__).parent / "fixtures" / "forecaster_v1"
 SMALL = {
