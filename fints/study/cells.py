@@ -37,6 +37,13 @@ FAILED = ("diverged",)
 KEYS = ["fold", "date", "asset"]
 # What a distributional head stores beside its forecast.
 LAW = ("log_scale", "degrees")
+REMEDY = "run the study again, which writes this file anew from the stored fits"
+# Tables that a study may have, and the columns that each of them has then.
+OPTIONAL = {
+    "baselines": ["baseline", *KEYS, "forecast", "realised"],
+    "profiles": ["arm", "fold", "seed", "step", "layer"],
+    "history": ["arm", "fold", "seed", "step", "train_loss", "validation_loss"],
+}
 CELL_METRICS = (
     "r2_zero",
     "r2_mean",
@@ -225,22 +232,42 @@ def read_table(folder: Path, name: str, columns: Sequence[str]) -> pl.DataFrame:
     Raises
     ------
     ValueError
-        If the file or a column is missing.
+        If the file or a column is missing, or the file cannot be read.
     """
-    path = folder / f"{name}.parquet"
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist: run the study first, its report is made from that file.")
-    frame = pl.read_parquet(path)
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}; it has {', '.join(frame.columns)}.")
-    return _whole_keys(frame)
+    return _whole_keys(_read(folder / f"{name}.parquet", columns))
 
 
 def optional_table(folder: Path, name: str) -> pl.DataFrame | None:
-    """Return a table of the folder, None if the study has none."""
+    """Return a table of the folder, None if the study has none.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or lacks a column that every such table has.
+    """
     path = folder / f"{name}.parquet"
-    return _whole_keys(pl.read_parquet(path)) if path.is_file() else None
+    return _whole_keys(_read(path, OPTIONAL[name])) if path.is_file() else None
+
+
+def _read(path: Path, columns: Sequence[str]) -> pl.DataFrame:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist: run the study first, its report is made from that file.")
+    try:
+        frame = pl.read_parquet(path)
+    # Some damage makes polars panic, which is no Exception.
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ValueError(
+            f"{path} must hold parquet and cannot be read ({_line(error)}): {REMEDY}."
+        ) from error
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        has = ", ".join(frame.columns)
+        raise ValueError(f"{path} lacks {', '.join(missing)}; it has {has}: {REMEDY}.")
+    return frame
+
+
+def _line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
 def _whole_keys(frame: pl.DataFrame) -> pl.DataFrame:
