@@ -86,7 +86,7 @@ def arm_note(
                 [
                     row["fold"],
                     row["seed"],
-                    *(_number(row["metrics"].get(name)) for name in shown),
+                    *(_rounded(row["metrics"].get(name)) for name in shown),
                     _number(row["validation_loss"]),
                     f"{row['seconds']:.0f}",
                     row["outcome"],
@@ -126,11 +126,16 @@ def _levels(arm: Mapping[str, Any]) -> str:
 
 def _table(title: str, head: list[str], rows: list[list[Any]]) -> list[str]:
     body = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-    return [f"**{title}**", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head), *body, ""]
+    return [f"**{title}**", "", "| " + " | ".join(head) + " |", "|" + "---:|" * len(head), *body, ""]
 
 
 def _short(dotted: str) -> str:
     return dotted.rsplit(".", 1)[-1]
+
+
+def _rounded(value: float | None) -> str:
+    """Return a test metric as far as a fold of a year can tell it."""
+    return "-" if value is None else f"{value:.4f}"
 
 
 def _number(value: Any) -> str:
