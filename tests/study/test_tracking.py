@@ -237,7 +237,7 @@ def test_an_arm_says_what_was_tried_and_what_came_out(opened: Opened) -> None:
     assert parent.data.metrics["similarity/adjacent_cosine_by_sublayer"] == 0.7
     note = parent.data.tags["mlflow.note.content"]
     assert "| 0.01 | 0 | 0.8 | finished |" in note
-    assert "| 0 | 3 | 0.03 | 0.95 | 2 | finished |" in note
+    assert "| 0 | 3 | 0.0300 | 0.95 | 2 | finished |" in note
 
 
 def test_the_link_opens_the_arms_side_by_side() -> None:
