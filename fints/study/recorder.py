@@ -19,14 +19,22 @@ class Recorder:
     """Passes what happens to a `Tracker`, in order, without making the caller wait.
 
     The stores are opened on the thread as well, while the first fits already run. What is lost by a
-    kill is caught up by the next run, which finds finished fits in their folders.
+    kill, or by a store that fails, is caught up by the next run, which finds finished fits in their
+    folders.
+
+    Attributes
+    ----------
+    error : str
+        Why the stores could not be written, in one line; empty while they can. Nothing is written
+        after the first error.
     """
 
-    def __init__(self, tracker: Tracker, fits: Path) -> None:
+    def __init__(self, tracker: Tracker, fits: Path, say: Callable[[str], None] = print) -> None:
         self._tracker = tracker
         self._fits = fits
         self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._error: Exception | None = None
+        self._say = say
+        self.error = ""
         self._thread = threading.Thread(target=self._serve, name="tracking", daemon=True)
         self._thread.start()
 
@@ -49,36 +57,18 @@ class Recorder:
         self._tasks.put(lambda: self._tracker.close_arm(arm, rows, profile))
 
     def close(self, status: str) -> float:
-        """Write what is left, close all runs, and return the seconds this took.
-
-        Raises
-        ------
-        RuntimeError
-            If the stores could not be written.
-        """
+        """Write what is left, close all runs, and return the seconds this took."""
         clock = time.perf_counter()
         self._tasks.put(lambda: self._tracker.close(status))
         self._tasks.put(None)
         self._thread.join()
-        self.check()
         return time.perf_counter() - clock
-
-    def check(self) -> None:
-        """Raise what the thread has met.
-
-        Raises
-        ------
-        RuntimeError
-            If the stores could not be written.
-        """
-        if self._error is not None:
-            line = (str(self._error).strip() or type(self._error).__name__).splitlines()[0]
-            raise RuntimeError(f"tracking failed: {line}") from self._error
 
     def _serve(self) -> None:
         try:
             self._tracker.open(self._fits)
             while (task := self._tasks.get()) is not None:
                 task()
-        except Exception as error:  # kept for the caller, who sees it at the next check
-            self._error = error
+        except Exception as error:  # no fit is worth less because its record could not be written
+            self.error = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self._say(f"tracking failed, the fits go on without it: {self.error}")

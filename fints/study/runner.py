@@ -35,7 +35,8 @@ class Outcome:
     """How a run ended.
 
     `signal` is that which stopped it (0: none), `failures` names cells that failed too often, each
-    with its error, `link` is the fragment of MLflow's compare page.
+    with its error, `link` is the fragment of MLflow's compare page. `untracked` says why MLflow lacks
+    something, empty if it does not.
     """
 
     signal: int = 0
@@ -43,6 +44,7 @@ class Outcome:
     finished: int = 0
     total: int = 0
     link: str = ""
+    untracked: str = ""
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
@@ -64,14 +66,17 @@ def run(
     ValueError
         If another driver holds the folder, or a store cannot be opened.
     RuntimeError
-        If workers do not start or tracking fails.
+        If workers do not start.
     """
     started, clock = time.time(), time.perf_counter()
     with folder.held(), _caught_signals() as caught:
         spec = plan.spec()
         write_json(folder.path / "study.json", {**spec, "commit": commit, "command": command})
         tracker = Tracker(spec, root=folder.root, label=folder.label, uri=tracking_uri, commit=commit)
-        recorder = Recorder(tracker, folder.fits)
+        # Hashes the sources of baselines, once, while no other thread imports: CPython's parser of
+        # syntax trees is not safe against that.
+        plan.baseline_cells()
+        recorder = Recorder(tracker, folder.fits, report.say)
         start = {
             "folder": str(folder.path),
             "dataset": plan.dataset.reference,
@@ -97,6 +102,7 @@ def run(
             waited = recorder.close(status)
         outcome = driver.outcome(caught[0] if caught else 0)
         outcome.link = tracker.link
+        outcome.untracked = recorder.error
         if status == "FINISHED":
             assemble(folder.path, driver.cells())
         _append(
@@ -140,7 +146,6 @@ class _Driver:
         self._queue.add("baselines", "baseline", self._plan.baseline_cells(), self._loss)
         self._advance(arms)
         while not caught:
-            self._recorder.check()
             self._dispatch(arms)
             if not self._pool.busy and not (self._pool.starting() and self._queue.num_waiting()):
                 break

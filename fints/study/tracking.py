@@ -18,11 +18,11 @@ from typing import Any
 from urllib.parse import quote
 
 from fints.study.cells import FINISHED
-from fints.study.embedded import embedded
+from fints.study.embedded import check_database, embedded
 from fints.study.fits import Cell, read_result
 from fints.study.notes import arm_note, experiment_note
 
-__all__ = ["Tracker", "compare_link"]
+__all__ = ["Tracker", "check_tracker", "compare_link"]
 
 # One call carries at most so much (a limit of MLflow's).
 BATCH = 1000
@@ -41,6 +41,12 @@ _PROFILE = {
     "gradient_norm": "gradient/norm_by_sublayer",
     "update_to_weight": "gradient/update_to_weight_by_sublayer",
 }
+
+
+# MLflow's own: 7 retries, each after twice the wait of the one before, and 120 s.
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+NO_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
 
 class Tracker:
@@ -84,9 +90,10 @@ class Tracker:
 
         A dead run whose fit is there is completed, any other is closed as KILLED.
         """
-        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-        logging.getLogger("alembic").setLevel(logging.WARNING)
+        _quiet()
+        # A server that has gone is given up within a minute: the next run catches up.
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
         with self._timed("imports"):
             from mlflow import MlflowClient
         with self._timed("schema"):
@@ -296,6 +303,64 @@ class Tracker:
             yield
         finally:
             self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - clock
+
+
+def check_tracker(root: Path, uri: str | None) -> None:
+    """Refuse a tracker that does not answer, before anything is fitted.
+
+    Parameters
+    ----------
+    root : Path
+        Results folder, whose own store is looked at if it is there.
+    uri : str or None
+        An MLflow server or store in its place.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be used.
+    """
+    path = root / "mlflow.db"
+    if uri is None:
+        if path.exists():
+            check_database(path)
+        return
+    _quiet()
+    before = {name: os.environ.get(name) for name in NO_PATIENCE}
+    os.environ.update(NO_PATIENCE)
+    try:
+        from mlflow import MlflowClient
+
+        if "://" in uri and uri.partition(":")[0].partition("+")[0] in DATABASES:
+            # MLflow itself would try for half an hour.
+            _check_address(uri)
+        MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
+    except Exception as error:  # of MLflow, its drivers and the network, which share no base
+        line = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
+        raise ValueError(
+            f"--tracking-uri {uri} must be an MLflow server or store that answers, and does not ({line}): "
+            "start it, or leave the option out to track under the root."
+        ) from error
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ |= {} if value is None else {name: value}
+
+
+def _check_address(uri: str) -> None:
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(uri)
+    try:
+        sqlalchemy.inspect(engine).get_table_names()
+    finally:
+        engine.dispose()
+
+
+def _quiet() -> None:
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def compare_link(experiment_id: str, runs: list[str]) -> str:

@@ -143,19 +143,24 @@ def open_storage(where: str | Path) -> Any:
     Raises
     ------
     ValueError
-        If the address cannot be used.
+        If the address or the file cannot be used.
     """
     import optuna
     import sqlalchemy.exc
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if isinstance(where, Path):
-        return optuna.storages.RDBStorage(embedded(where, _create_tables))
+    url = embedded(where, _create_tables) if isinstance(where, Path) else where
     try:
-        return optuna.storages.RDBStorage(where)
-    except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
+        return optuna.storages.RDBStorage(url)
+    # Tables of another release are a RuntimeError.
+    except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
         line = str(error).strip().splitlines()[0]
-        raise ValueError(f"--storage {where} cannot be opened: {line}") from error
+        if url is where:
+            raise ValueError(f"--storage {where} cannot be opened: {line}") from error
+        raise ValueError(
+            f"{where} must be a database of Optuna's and cannot be opened ({line}): move it away and run "
+            "again, which makes it anew from the finished fits."
+        ) from error
 
 
 def _create_tables(url: str) -> None:

@@ -1,0 +1,181 @@
+"""A tracker is no condition for a fit: one that is not there is refused at once, one that fails is told."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import socket
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fints.data import simulate
+from fints.study import fingerprint, runner
+from fints.study.embedded import check_database, check_path, embedded
+from fints.study.fits import Cell
+from fints.study.plan import make_plan
+from fints.study.progress import Report
+from fints.study.recorder import Recorder
+from fints.study.store import StudyFolder
+from fints.study.tracking import NO_PATIENCE, check_tracker
+from fints.study.trials import open_storage
+
+# MLflow 3.17 configures its tables in a way that SQLAlchemy 2.1 deprecates; ours to report, not to mend.
+pytestmark = pytest.mark.filterwarnings(
+    "default:The ``noload`` loader strategy is deprecated:sqlalchemy.exc.SADeprecationWarning"
+)
+
+CELL = Cell(key="k", arm="a", role="final", fold=0, seed=0, point={}, dates={}, experiment={})
+
+
+def refusal(root: Path, uri: str | None) -> str:
+    clock = time.monotonic()
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the message is what the caller looks at)
+        check_tracker(root, uri)
+    assert time.monotonic() - clock < 30
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = NO_PATIENCE
+    monkeypatch.setenv(first, "3")
+    monkeypatch.delenv(second, raising=False)
+    told = refusal(tmp_path, "http://127.0.0.1:1")
+    assert told.startswith("--tracking-uri http://127.0.0.1:1 must be an MLflow server or store that answers")
+    assert told.endswith("start it, or leave the option out to track under the root.")
+    assert os.environ[first] == "3"
+    assert second not in os.environ
+
+
+def test_a_server_that_says_nothing_is_refused_within_seconds(tmp_path: Path) -> None:
+    with closing(socket.socket()) as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        assert "does not" in refusal(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+@pytest.mark.parametrize("uri", ["nonsense://x", "sqlite:////proc/x/mlflow.db"])
+def test_an_address_that_cannot_be_a_store_is_refused(tmp_path: Path, uri: str) -> None:
+    assert f"--tracking-uri {uri} must be" in refusal(tmp_path, uri)
+
+
+def test_a_store_that_was_named_and_is_damaged_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
+    path.write_bytes(b"not a database" * 100)
+    assert "not a database" in refusal(tmp_path, f"sqlite:///{path}")
+    assert path.read_bytes() == b"not a database" * 100
+
+
+def make(url: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("create table numbers (x)")
+        connection.executemany("insert into numbers values (?)", [("many words " * 20,)] * 500)
+        connection.commit()
+
+
+@pytest.mark.parametrize("how", ["overwritten", "torn", "scratched"])
+@pytest.mark.parametrize("name", ["mlflow.db", "optuna.db"])
+def test_a_damaged_database_is_named_and_left_as_it_is(tmp_path: Path, name: str, how: str) -> None:
+    path = tmp_path / name
+    embedded(path, make)
+    check_database(path)
+    whole = path.read_bytes()
+    left = {
+        "overwritten": b"not a database" * 100,
+        "torn": whole[: len(whole) // 2],
+        "scratched": whole[:20000] + b"\xff" * 40000 + whole[60000:],
+    }[how]
+    path.write_bytes(left)
+    with pytest.raises(ValueError, match="must be a whole SQLite database and is not") as caught:
+        check_tracker(tmp_path, None) if name == "mlflow.db" else open_storage(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == left
+
+
+def test_a_database_of_another_program_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "optuna.db"
+    open_storage(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("update version_info set schema_version = 1")
+        connection.execute("update alembic_version set version_num = 'v0.9.0.a'")
+        connection.commit()
+    with pytest.raises(ValueError, match=r"must be a database of Optuna's .*: move it away") as caught:
+        open_storage(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a?b", "a#b", "100%"])
+def test_a_folder_that_cannot_stand_in_an_address_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name / "store.db"
+    with pytest.raises(ValueError, match="rename the folder, or choose another one"):
+        embedded(path, make)
+    with pytest.raises(ValueError, match="must have none of"):
+        check_path(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Failing:
+    """A tracker whose store goes away at the second fit."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+
+    def open(self, fits: Path) -> None:
+        """Take no notice."""
+
+    def finish(self, cell: Cell, folder: Path) -> None:
+        if self.finished == 1:
+            raise OSError("the server has gone\nand more")
+        self.finished += 1
+
+    def close(self, status: str) -> None:
+        raise AssertionError("a store that fails is not asked again")
+
+
+def test_a_store_that_goes_away_is_told_once_and_hinders_nothing(tmp_path: Path) -> None:
+    tracker: Any = Failing()
+    said: list[str] = []
+    recorder = Recorder(tracker, tmp_path, said.append)
+    for _ in range(5):
+        recorder.finish(CELL)
+    recorder.close("FINISHED")
+    assert recorder.error == "the server has gone"
+    assert said == ["tracking failed, the fits go on without it: the server has gone"]
+    assert tracker.finished == 1
+    assert "tracking" not in {thread.name for thread in threading.enumerate()}
+
+
+class Reached(Exception):
+    """Raised where the tracker's thread would start."""
+
+
+def test_sources_are_hashed_before_another_thread_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPython 3.11's ast.parse fails now and then (SystemError) while another thread imports."""
+    panel = simulate(num_assets=3, num_days=160, seed=1).panel
+    panel.frame.write_parquet(tmp_path / "prices.parquet")
+    study = runpy.run_path(str(Path(__file__).parent / "tiny.py"))["STUDY"]
+    plan = make_plan(study, name="tiny", docstring="", preset="smoke", data=str(tmp_path / "prices.parquet"))
+    fingerprint.sources_hash.cache_clear()
+
+    def begin(*_: object) -> None:
+        monkeypatch.setattr(fingerprint.ast, "parse", None)
+        plan.baseline_cells()
+        raise Reached
+
+    monkeypatch.setattr(runner, "Recorder", begin)
+    folder = StudyFolder(tmp_path / "root", plan.name, plan.label)
+    report = Report(Console(), total=8, work=1.0, workers=1)
+    with pytest.raises(Reached):
+        runner.run(plan, folder, report, workers=1)
