@@ -32,6 +32,11 @@ class Dataset:
     signal: pl.DataFrame | None = None
 
     @property
+    def label(self) -> str:
+        """What tells this dataset's folder from others: a file's name alone would not."""
+        return self.name if _card(self.reference) is not None else f"{self.name}-{self.checksum[:8]}"
+
+    @property
     def signal_checksum(self) -> str:
         """16 hex digits of the signal's content, empty where none is known."""
         if self.signal is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from fints.config import fingerprint, override
@@ -42,9 +43,12 @@ class Plan:
 
     @property
     def label(self) -> str:
-        """Name of the study's folder: preset and dataset, and a hash of `--set` changes if any."""
+        """Name of the study's folder: preset and dataset, and a hash of `--set` changes if any.
+
+        A panel that is no dataset has digits of its checksum there.
+        """
         tail = f"-set-{fingerprint(dict(self.changes))[:8]}" if self.changes else ""
-        return f"{self.preset}-{self.dataset.name}{tail}"
+        return f"{self.preset}-{self.dataset.label}{tail}"
 
     def tuning_cells(self, arm: Arm) -> list[Cell]:
         """Return the design points of one arm on the tuning folds and seeds, in order."""
@@ -191,13 +195,15 @@ def make_plan(
     ------
     ValueError
         If the preset, the dataset, a changed field or an arm's network cannot be used, the panel is
-        too short for the folds, or tuning would see a judged outcome.
+        too short for the folds or has dates from which nothing can be learnt, or tuning would see a
+        judged outcome.
     """
     sized = study.sized(preset, changes)
     dataset = open_dataset(data or study.dataset, opens_seal=study.opens_seal)
     folds = [fold.to_dict() for fold in sized.folds.split(dataset.panel.dates.to_list())]
     _check_tuning(sized, folds)
     _check_arms(sized, dataset)
+    _check_outcomes(sized, dataset, folds)
     return Plan(
         study=sized,
         name=name,
@@ -246,6 +252,32 @@ def _check_arms(study: Study, dataset: Dataset) -> None:
                 parameter_count(model, num_features=len(data.features), context=data.context)
             except ValueError as error:
                 raise ValueError(f"arm {arm.name}: {error}") from error
+
+
+def _check_outcomes(study: Study, dataset: Dataset, folds: list[dict[str, Any]]) -> None:
+    """Refuse a panel that has no outcome, or always the same one, in the dates of a fold."""
+    import polars as pl
+
+    from fints.data import targets
+
+    experiments = [override(arm.experiment, point) for arm in study.arms() for point in study.tuning.points()]
+    for name, horizon in dict.fromkeys((one.data.target, one.data.horizon) for one in experiments):
+        known = targets(dataset.panel, name, horizon).select("date", "target").drop_nulls()
+        for fold in folds:
+            for part, role in (("train", "training"), ("validation", "validation"), ("test", "test")):
+                first, last = (date.fromisoformat(day) for day in fold[part])
+                here = known.filter(pl.col("date").is_between(first, last))["target"]
+                if here.is_empty():
+                    fault = f"hold no outcome of target {name!r}"
+                elif here.min() == here.max():
+                    fault = f"hold one outcome of target {name!r} only, {here[0]:g}"
+                else:
+                    continue
+                raise ValueError(
+                    f"no fit can learn from panel {dataset.name!r}: the {role} dates of fold "
+                    f"{fold['index']}, {first} to {last}, {fault}; give a panel whose prices are there and "
+                    "move on those dates, or another data.target."
+                )
 
 
 def _contrast(contrast: Contrast) -> dict[str, Any]:

@@ -23,9 +23,12 @@ import sys
 import tempfile
 import time
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import psutil
+
+from fints.data import Panel, simulate
 
 STUDY = Path(__file__).resolve().parent / "tiny.py"
 # Everything a run leaves that may not depend on who ran it, when, and how often it was killed.
@@ -35,11 +38,15 @@ DIFFERS = {"timing.parquet"}
 
 def make_panel(folder: Path) -> Path:
     """Write the panel of all these runs."""
-    from fints.data import simulate
-
     path = folder / "tiny-panel.parquet"
-    simulate(num_assets=4, num_days=160, seed=3).panel.frame.write_parquet(path)
+    simulated().frame.write_parquet(path)
     return path
+
+
+@cache
+def simulated() -> Panel:
+    """Return the panel of all these runs."""
+    return simulate(num_assets=4, num_days=160, seed=3).panel
 
 
 def start(root: Path, panel: Path, *, workers: int, preset: str = "smoke") -> subprocess.Popen[str]:
@@ -52,7 +59,7 @@ def start(root: Path, panel: Path, *, workers: int, preset: str = "smoke") -> su
 
 
 def folder_of(root: Path, preset: str = "smoke") -> Path:
-    return root / "tiny" / f"{preset}-tiny-panel"
+    return root / "tiny" / f"{preset}-tiny-panel-{simulated().checksum[:8]}"
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -104,7 +104,7 @@ def test_plan_says_what_would_run_and_runs_nothing(prices: Path, tmp_path: Path)
         "disk",
     ):
         assert word in told.stdout
-    assert str(root / "tiny" / "quick-prices") in told.stdout.replace("\n", "")
+    assert str(root / "tiny" / "quick-prices-") in told.stdout.replace("\n", "")
     assert not root.exists()
     assert max(len(line) for line in told.stdout.splitlines() if str(root) not in line) <= 80
 

@@ -80,9 +80,22 @@ def test_the_lowest_mean_validation_loss_wins_and_ties_go_to_the_first(panel_fil
 
 def test_changes_get_a_folder_of_their_own(panel_file: Path) -> None:
     plain, changed = plan(panel_file), plan(panel_file, changes={"training.steps": 9})
-    assert plain.label == "quick-prices"
-    assert changed.label.startswith("quick-prices-set-")
+    assert plain.label == f"quick-prices-{plain.dataset.checksum[:8]}"
+    assert changed.label.startswith(f"{plain.label}-set-")
     assert {arm.experiment.training.steps for arm in changed.arms} == {9}
+
+
+def test_panel_files_of_one_name_get_folders_of_their_own(tmp_path: Path) -> None:
+    """Also a file that is called like a dataset."""
+    for number, name in enumerate(("a/prices.csv", "b/prices.csv", "sp500-20.csv")):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        simulate(num_assets=3, num_days=160, seed=number).panel.frame.write_csv(path)
+    first, second = plan(tmp_path / "a/prices.csv"), plan(tmp_path / "b/prices.csv")
+    assert first.label != second.label
+    bundled = open_dataset("sp500-20", opens_seal=False).label
+    assert bundled == "sp500-20"
+    assert plan(tmp_path / "sp500-20.csv").dataset.label != bundled
 
 
 def test_tuning_on_dates_that_are_judged_is_refused(panel_file: Path) -> None:
