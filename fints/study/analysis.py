@@ -156,13 +156,13 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
         num_seeds=len(spec["seeds"]),
         claim=claim,
     )
-    failed = _failure_note(first)
+    notes = (_incomplete_note(spec, final, fits), verdict, _failure_note(first))
     return Analysis(
         spec=spec,
         measure=MEASURES[outcome],
         claim=claim,
         decision=first["decision"],
-        verdict=f"{verdict} {failed}".strip(),
+        verdict=" ".join(note for note in notes if note),
         cells=cells,
         arms=arms,
         contrasts=contrasts,
@@ -335,6 +335,21 @@ def _pairs(
 
 def _failed(cells: pl.DataFrame, arms: Sequence[Mapping[str, Any]]) -> int:
     return int(cells.filter(pl.col("arm").is_in([arm["name"] for arm in arms]))["failed"].sum())
+
+
+def _incomplete_note(spec: Mapping[str, Any], final: pl.DataFrame, fits: pl.DataFrame) -> str:
+    tuning = spec["tuning"]
+    planned = len(spec["arms"]) * len(tuning["points"]) * tuning["folds"] * len(tuning["seeds"])
+    untuned = planned - fits.filter(pl.col("role") == "tuning").height
+    parts = [
+        f"{missing} of {total} {role} fits"
+        for missing, total, role in (
+            (int((final["outcome"] == "missing").sum()), final.height, "final"),
+            (untuned, planned, "tuning"),
+        )
+        if missing > 0
+    ]
+    return f"Incomplete: {' and '.join(parts)} are missing." if parts else ""
 
 
 def _failure_note(row: Mapping[str, Any]) -> str:

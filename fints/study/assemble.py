@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fints.study.fits import Cell, read_result
+from fints.study.store import digest, write_json
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["arm_rows", "assemble", "mean_profile"]
+__all__ = ["arm_rows", "assemble", "mean_profile", "table_spec"]
 
+# The spec that the tables were made from, and their digests: written last, so it vouches for them.
+STAMP = "tables.json"
+TABLES = ("forecasts", "baselines", "profiles", "history", "fits", "timing")
 KEYS = ("arm", "role", "fold", "seed")
 
 
-def assemble(folder: Path, cells: Sequence[Cell]) -> None:
+def assemble(folder: Path, cells: Sequence[Cell], spec: Mapping[str, Any]) -> None:
     """Write forecasts, profiles, fits and timing of `cells` as parquet under `folder`.
 
     `timing.parquet` alone differs between two runs of the same study.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the study.
+    cells : sequence of Cell
+        Finished ones.
+    spec : mapping
+        What they are cells of; `table_spec` gives it back. A study that is killed here has no tables
+        until the next run.
     """
     import polars as pl
+
+    (folder / STAMP).unlink(missing_ok=True)
+    for name in TABLES:
+        (folder / f"{name}.parquet").unlink(missing_ok=True)
 
     ordered = sorted(
         cells, key=lambda cell: (cell.arm, cell.role, cell.fold, cell.seed, str(cell.point), cell.key)
@@ -50,6 +68,32 @@ def assemble(folder: Path, cells: Sequence[Cell]) -> None:
     _write(pl.DataFrame(rows, infer_schema_length=None), folder / "fits.parquet")
     times = [_time_row(cell, folder / "fits" / cell.key) for cell in ordered]
     _write(pl.DataFrame(times, infer_schema_length=None), folder / "timing.parquet")
+    written = [folder / f"{name}.parquet" for name in TABLES]
+    digests = {path.name: digest(path) for path in written if path.is_file()}
+    write_json(folder / STAMP, {"tables": digests, "spec": dict(spec)})
+
+
+def table_spec(folder: Path) -> dict[str, Any]:
+    """Return the spec that the tables of a study's folder were made from.
+
+    Raises
+    ------
+    ValueError
+        If no run has ended there, or a table is not the one that it wrote.
+    """
+    try:
+        stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+        tables, spec = dict(stamp["tables"]), dict(stamp["spec"])
+    except FileNotFoundError:
+        raise ValueError(f"no run has ended in {folder}, which holds no tables to report.") from None
+    except (OSError, ValueError, TypeError, KeyError):
+        raise ValueError(f"{folder / STAMP} cannot be read; run again, finished fits are kept.") from None
+    for name, wanted in tables.items():
+        path = folder / name
+        if not path.is_file() or digest(path) != wanted:
+            fault = "is not the one that the last run wrote" if path.is_file() else "is missing"
+            raise ValueError(f"{path} {fault}; run again, finished fits are kept.")
+    return spec
 
 
 def arm_rows(fits: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:

@@ -150,11 +150,13 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     elif plan.study.presets[plan.preset].claim != "none":
         _refuse_uncommitted(study, path)
     workers = arguments.workers or _default_workers(plan)
-    from fints.study.estimates import study_seconds
+    from fints.study.estimates import memory_shortage, study_seconds
     from fints.study.overview import finished_lines
     from fints.study.progress import Report
     from fints.study.runner import run
 
+    if shortage := memory_shortage(plan, workers=workers, done=folder.whole()):
+        raise ValueError(shortage)
     total = sum(plan.num_fits().values())
     console.print(f"{plan.name}, preset {plan.preset}: {total} fits, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
@@ -178,23 +180,23 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         )
         console.print(command, highlight=False, soft_wrap=True)
         return 128 + outcome.signal
+    for failure in outcome.failures:
+        console.print(f"failed for good: {failure}", highlight=False, markup=False)
     if outcome.failures:
-        for failure in outcome.failures:
-            console.print(f"failed for good: {failure}", highlight=False, markup=False)
         console.print(f"what the workers printed is in {folder.logs}", highlight=False, soft_wrap=True)
+    if not outcome.assembled:
+        console.print("no final fit was finished, so there is no report", highlight=False)
         return 1
     page = _write_report(folder)
     for line in finished_lines(plan, folder, outcome, page, tracking_uri=arguments.tracking_uri):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return 0
+    return 1 if outcome.failures else 0
 
 
 def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
     _, folder = _resolve(study, path, docstring, arguments)
-    if not (folder.path / "fits.parquet").is_file():
-        raise ValueError(
-            f"nothing has been finished in {folder.path}; first: {_command(path, arguments, verb='run')}"
-        )
+    if not (folder.path / "tables.json").is_file():
+        raise ValueError(f"no run has ended in {folder.path}; first: {_command(path, arguments, verb='run')}")
     page = _write_report(folder)
     _console().print(f"report: {page}", highlight=False, soft_wrap=True)
     if arguments.publish:
@@ -228,10 +230,10 @@ def _resolve(
 
 def _write_report(folder: StudyFolder) -> Path:
     from fints.study.analysis import analyse
+    from fints.study.assemble import table_spec
     from fints.study.report import write_report
 
-    spec = json.loads((folder.path / "study.json").read_text(encoding="utf-8"))
-    return write_report(analyse(spec, folder.path), folder.path)
+    return write_report(analyse(table_spec(folder.path), folder.path), folder.path)
 
 
 def _changes(entries: Sequence[str]) -> dict[str, Any]:

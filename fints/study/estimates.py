@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING
 
-from fints.config import Experiment
+from fints.config import Experiment, override
 
 if TYPE_CHECKING:
     from fints.study.plan import Plan
 
-__all__ = ["disk_bytes", "duration", "fit_bytes", "fit_seconds", "parameters", "study_seconds"]
+__all__ = [
+    "disk_bytes",
+    "duration",
+    "fit_bytes",
+    "fit_seconds",
+    "memory_shortage",
+    "parameters",
+    "size",
+    "study_seconds",
+]
 
 # Measured on one thread of a 2-core x86 machine with D 32, T 24, B 64: 300 Pre-Norm steps take 6 s at
 # depth 2 and 23 s at depth 8. Larger widths use a core better, so their estimate is high.
@@ -79,6 +88,45 @@ def fit_bytes(experiment: Experiment) -> int:
     )
 
 
+def memory_shortage(plan: Plan, *, workers: int, done: Set[str] = frozenset()) -> str:
+    """Return why the fits of a plan that are not done have too little memory, "" where they have enough.
+
+    The dearest fit of an arm counts, as often as fits run at a time. Where nothing tells how much
+    is free there is no shortage.
+
+    Raises
+    ------
+    ValueError
+        If the device of an arm is not there.
+    """
+    from fints.training import free_bytes, resolve_device
+
+    at_once = min(workers, sum(plan.num_fits().values()))
+    known: dict[str, int] = {}
+    for arm in plan.arms:
+        points = plan.study.tuning.points()
+        tuned = all(cell.key in done for cell in plan.tuning_cells(arm))
+        if tuned and any(all(cell.key in done for cell in plan.final_cells(arm, point)) for point in points):
+            continue
+        for point in points:
+            experiment = override(arm.experiment, point)
+            training = experiment.training
+            # What the estimate depends on: most points differ in other fields.
+            name = f"{experiment.model} {experiment.data} {training.batch_size} {training.precision}"
+            name += f" {training.activation_checkpointing}"
+            needed = known[name] = known[name] if name in known else fit_bytes(experiment)
+            device = resolve_device(training.device)
+            free = free_bytes(device)
+            if free is not None and needed * at_once > free:
+                together = f", {at_once} workers {size(needed * at_once)}" if at_once > 1 else ""
+                fewer = ", or give fewer --workers" if needed <= free and at_once > 1 else ""
+                return (
+                    f"a fit of arm {arm.name} needs about {size(needed)} of memory{together}, and "
+                    f"{size(free)} is free on {device}; lower model.width or training.batch_size{fewer}."
+                )
+    return ""
+
+
 def parameters(experiment: Experiment) -> int:
     """Return the number of trainable numbers of an arm."""
     from fints.model import parameter_count
@@ -96,3 +144,12 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(seconds, 0):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in words a person reads at a glance.
+
+    >>> size(20_000_000), size(1_500_000_000)
+    ('20 MB', '1.5 GB')
+    """
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{max(count / 1e6, 1):.0f} MB"

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from fints.study.cells import FAILED
 from fints.study.claims import CLAIM_WORDS
-from fints.study.estimates import disk_bytes, duration, fit_bytes, parameters, study_seconds
+from fints.study.estimates import (
+    disk_bytes,
+    duration,
+    fit_bytes,
+    memory_shortage,
+    parameters,
+    size,
+    study_seconds,
+)
 
 if TYPE_CHECKING:
     from fints.study.plan import Plan
@@ -25,7 +33,7 @@ def plan_lines(plan: Plan, folder: StudyFolder, *, workers: int, commit: str | N
     """Return what a run would do, cost and be able to find."""
     study, dates = plan.study, plan.dataset.panel.dates
     fits = plan.num_fits()
-    done = {path.name for path in folder.fits.iterdir()} if folder.fits.is_dir() else set()
+    done = folder.whole()
     tuning = [cell for arm in plan.arms for cell in plan.tuning_cells(arm)]
     kept = sum(cell.key in done for cell in tuning)
     width = max(len(arm.name) for arm in plan.arms)
@@ -39,7 +47,7 @@ def plan_lines(plan: Plan, folder: StudyFolder, *, workers: int, commit: str | N
     for arm in plan.arms:
         seconds = plan.tuning_cells(arm)[0].seconds
         lines.append(
-            f"{arm.name:{width}} {parameters(arm.experiment):>10,} {_size(fit_bytes(arm.experiment)):>12} "
+            f"{arm.name:{width}} {parameters(arm.experiment):>10,} {size(fit_bytes(arm.experiment)):>12} "
             f"{duration(seconds):>10} {a_arm:>5}"
         )
     num_tuning_folds, points = study.tuning.folds, study.tuning.points()
@@ -57,11 +65,12 @@ def plan_lines(plan: Plan, folder: StudyFolder, *, workers: int, commit: str | N
     left = study_seconds(plan, workers=workers, done=done)
     lines += [
         f"time     about {duration(left)} with {workers} worker{'s' * (workers > 1)} (a rough estimate)",
-        f"disk     about {_size(disk_bytes(plan))}",
+        f"disk     about {size(disk_bytes(plan))}",
         f"commit   {commit or 'none: not a git checkout'}",
         "folder",
         f"  {folder.path}",
         *_power(plan),
+        *_warning(plan, workers, done),
     ]
     return lines
 
@@ -104,6 +113,15 @@ def finished_lines(
     return lines
 
 
+def _warning(plan: Plan, workers: int, done: set[str]) -> list[str]:
+    try:
+        shortage = memory_shortage(plan, workers=workers, done=done)
+    except ValueError as error:
+        # A plan may be made on a machine without the device of its run.
+        shortage = str(error)
+    return ["", f"warning: a run here would be refused: {shortage}"] if shortage else []
+
+
 def _power(plan: Plan) -> list[str]:
     """Power of the primary contrast from sampling error alone, for arms that agree more or less."""
     from fints.data import targets
@@ -133,7 +151,3 @@ def _power(plan: Plan) -> list[str]:
         f"         {',  '.join(told)}",
         "         (sampling error alone: noise of training comes on top)",
     ]
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{max(count / 1e6, 1):.0f} MB"

@@ -35,8 +35,8 @@ class Outcome:
     """How a run ended.
 
     `signal` is that which stopped it (0: none), `failures` names cells that failed too often, each
-    with its error, `link` is the fragment of MLflow's compare page. `untracked` says why MLflow lacks
-    something, empty if it does not.
+    with its error, `link` is the fragment of MLflow's compare page. `assembled` tells whether there
+    are tables, which needs a final fit. `untracked` says why MLflow lacks something, empty if it does not.
     """
 
     signal: int = 0
@@ -44,6 +44,7 @@ class Outcome:
     finished: int = 0
     total: int = 0
     link: str = ""
+    assembled: bool = False
     untracked: str = ""
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -61,6 +62,8 @@ def run(
 ) -> Outcome:
     """Run all fits of a plan that are not there yet, then write the study's tables.
 
+    A damaged fit is set aside and made again. A cell that fails too often is left out of the tables.
+
     Raises
     ------
     ValueError
@@ -71,7 +74,10 @@ def run(
     started, clock = time.time(), time.perf_counter()
     with folder.held(), _caught_signals() as caught:
         spec = plan.spec()
-        write_json(folder.path / "study.json", {**spec, "commit": commit, "command": command})
+        told = {**spec, "commit": commit, "command": command}
+        write_json(folder.path / "study.json", told)
+        for line in folder.set_aside_damaged():
+            report.say(line)
         tracker = Tracker(spec, root=folder.root, label=folder.label, uri=tracking_uri, commit=commit)
         # Hashes the sources of baselines, once, while no other thread imports: CPython's parser of
         # syntax trees is not safe against that.
@@ -103,8 +109,10 @@ def run(
         outcome = driver.outcome(caught[0] if caught else 0)
         outcome.link = tracker.link
         outcome.untracked = recorder.error
-        if status == "FINISHED":
-            assemble(folder.path, driver.cells())
+        done = driver.finished_cells()
+        if status != "KILLED" and any(cell.role == "final" for cell in done):
+            assemble(folder.path, done, told)
+            outcome.assembled = True
         _append(
             folder.path / "runs.jsonl",
             {
@@ -160,13 +168,14 @@ class _Driver:
             if self._loss(claim.cell.key) is None:
                 self._queue.requeue(claim, failed=False)
 
-    def cells(self) -> list[Cell]:
-        """Return every cell of the plan that is known by now."""
-        return self._plan.baseline_cells() + [
+    def finished_cells(self) -> list[Cell]:
+        """Return every cell of the plan whose fit is there."""
+        known = self._plan.baseline_cells() + [
             cell
             for arm in self._plan.arms
             for cell in [*self._plan.tuning_cells(arm), *self._final.get(arm.name, [])]
         ]
+        return [cell for cell in known if self._loss(cell.key) is not None]
 
     def outcome(self, caught: int) -> Outcome:
         """Sum up."""

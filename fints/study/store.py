@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["StudyFolder", "finish_folder", "write_json"]
+__all__ = ["StudyFolder", "damage", "digest", "finish_folder", "write_json"]
+
+MANIFEST = "files.json"
+# What a fit of each role cannot do without; whatever else it wrote is in its manifest.
+OWED = {
+    "tuning": ("result.json", "timing.json", "metrics.json"),
+    "final": ("result.json", "timing.json", "metrics.json", "forecasts.parquet"),
+    "baseline": ("result.json", "timing.json", "forecasts.parquet"),
+}
+SET_ASIDE = ".damaged-"
 
 
 class StudyFolder:
     """``ROOT/NAME/PRESET-DATASET/`` and what stands in it.
 
-    A fit is counted when ``fits/KEY/`` exists: it is written under ``tmp/`` and renamed. Only one
-    driver at a time may hold the folder.
+    A fit is counted when ``fits/KEY/`` exists: it is written under ``tmp/`` and renamed. What has
+    damaged it since is found when a run starts (`set_aside_damaged`). Only one driver at a time may
+    hold the folder.
     """
 
     def __init__(self, root: Path, name: str, label: str) -> None:
@@ -39,6 +51,36 @@ class StudyFolder:
     def finished(self, key: str) -> bool:
         """Tell whether this fit is counted."""
         return (self.fits / key).is_dir()
+
+    def whole(self) -> set[str]:
+        """Return the keys of the fits that are there and not damaged."""
+        return {path.name for path in self._folders() if not damage(path)}
+
+    def set_aside_damaged(self) -> list[str]:
+        """Rename each damaged fit, so that it is made again; nothing is deleted.
+
+        Returns
+        -------
+        list of str
+            A line a damaged fit.
+        """
+        lines = []
+        for path in self._folders():
+            if not (reason := damage(path)):
+                continue
+            aside = path.with_name(f"{path.name}{SET_ASIDE}{time.strftime('%Y%m%d-%H%M%S')}")
+            number = 1
+            while aside.exists():
+                number += 1
+                aside = aside.with_name(f"{aside.name.partition('_')[0]}_{number}")
+            path.rename(aside)
+            lines.append(f"damaged: fits/{path.name}: {reason}; set aside, to be fitted again")
+        return lines
+
+    def _folders(self) -> list[Path]:
+        if not self.fits.is_dir():
+            return []
+        return [path for path in sorted(self.fits.iterdir()) if path.is_dir() and SET_ASIDE not in path.name]
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -90,7 +132,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def finish_folder(fresh: Path, final: Path) -> None:
-    """Let `fresh` become `final` in one step; if `final` is there already, drop `fresh`."""
+    """Let `fresh` become `final` in one step, with a manifest; if `final` is there already, drop `fresh`."""
+    write_json(fresh / MANIFEST, {entry.name: digest(entry) for entry in sorted(fresh.iterdir())})
     for entry in fresh.iterdir():
         with entry.open("rb+") as stream:
             os.fsync(stream.fileno())
@@ -100,6 +143,60 @@ def finish_folder(fresh: Path, final: Path) -> None:
         if not final.is_dir():
             raise
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def damage(folder: Path) -> str:
+    """Return what is wrong with the folder of a finished fit, in a few words; nothing if it is whole.
+
+    Every file must be as its manifest says. A folder without one was written before there were
+    manifests: what its role owes must be there, and what is there must look like what it is.
+    """
+    if not (folder / MANIFEST).is_file():
+        return _damage_without_manifest(folder)
+    try:
+        files = _read_json(folder / MANIFEST)
+        for name, wanted in files.items():
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if digest(folder / name) != wanted:
+                return f"{name} has changed"
+    except (OSError, ValueError, AttributeError):
+        return f"{MANIFEST} cannot be read"
+    return "" if "result.json" in files else f"{MANIFEST} is not whole"
+
+
+def _damage_without_manifest(folder: Path) -> str:
+    try:
+        owed = OWED[_read_json(folder / "result.json")["role"]]
+    except FileNotFoundError:
+        return "result.json is missing"
+    except (OSError, ValueError, TypeError, KeyError):
+        return "result.json cannot be read"
+    for name in sorted({*owed, *(path.name for path in folder.glob("*.parquet"))}):
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if not _readable(folder / name):
+            return f"{name} cannot be read"
+    return ""
+
+
+def _readable(path: Path) -> bool:
+    if path.suffix == ".parquet":
+        content = path.read_bytes()
+        return len(content) >= 12 and content[:4] == content[-4:] == b"PAR1"
+    try:
+        return isinstance(_read_json(path), dict)
+    except (OSError, ValueError):
+        return False
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def digest(path: Path) -> str:
+    """Return 16 hex digits of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _holder(path: Path) -> str:

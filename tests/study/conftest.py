@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ TRAIN_DAYS = 100
 @pytest.fixture(scope="session")
 def make_study() -> Callable[..., tuple[dict[str, Any], Path]]:
     return build_study
+
+
+@pytest.fixture(scope="session")
+def run_study() -> Callable[..., Any]:
+    """`Run` of inline.py: a run of the tiny study in this process."""
+    return runpy.run_path(str(Path(__file__).parent / "inline.py"))["Run"]
 
 
 def build_study(

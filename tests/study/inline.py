@@ -1,0 +1,115 @@
+"""A study run in one process: real fits, queue and tables, without worker processes and MLflow."""
+
+from __future__ import annotations
+
+import io
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from rich.console import Console
+
+from fints.study import runner
+from fints.study.analysis import Analysis, analyse
+from fints.study.assemble import table_spec
+from fints.study.dataset import open_dataset
+from fints.study.fits import Cell, run_cell
+from fints.study.plan import Plan, make_plan
+from fints.study.progress import Report
+from fints.study.report import write_report
+from fints.study.store import StudyFolder
+
+TINY = runpy.run_path(str(Path(__file__).parent / "tiny.py"))["STUDY"]
+Fault = Callable[[Cell], str]
+
+
+class Inline:
+    """Stands in for the pool: one worker in this process; `fault` says why a cell fails, if it does."""
+
+    fault: Fault = staticmethod(lambda cell: "")
+
+    def __init__(self, num_workers: int, start: dict[str, Any], logs: Path) -> None:
+        self.busy: dict[int, Any] = {}
+        self._folder = Path(start["folder"])
+        self._dataset = open_dataset(start["dataset"], opens_seal=False)
+
+    def idle(self) -> list[int]:
+        return [] if self.busy else [0]
+
+    def starting(self) -> bool:
+        return False
+
+    def send(self, slot: int, cell: Cell, claim: Any) -> None:
+        self.busy[slot] = claim
+
+    def next_event(self, timeout: float = 0.5) -> tuple[int, dict[str, Any]]:
+        cell = self.busy[0].cell
+        if error := self.fault(cell):
+            return 0, {"event": "failed", "key": cell.key, "error": error}
+        places = {"tmp": self._folder / "tmp", "fits": self._folder / "fits"}
+        run_cell(cell, self._dataset.panel, signal=self._dataset.signal, **places)
+        return 0, {"event": "done", "key": cell.key}
+
+    def stop(self) -> None:
+        return None
+
+
+class Untracked:
+    """Stands in for tracking and its thread."""
+
+    link = error = ""
+    seconds: dict[str, float] = {}  # noqa: RUF012
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        self.checked = 0
+
+    def check(self) -> None:
+        self.checked += 1
+
+    def close(self, status: str) -> float:
+        return 0.0
+
+    start = finish = kill = close_arm = lambda self, *arguments: None
+
+
+class Run:
+    """One run of the tiny study on a panel file; `fault` as in `Inline`."""
+
+    def __init__(
+        self,
+        patch: pytest.MonkeyPatch,
+        root: Path,
+        panel: Path,
+        *,
+        fault: Fault = lambda cell: "",
+        changes: dict[str, Any] | None = None,
+        preset: str = "smoke",
+    ) -> None:
+        patch.setattr(runner, "Pool", type("Faulty", (Inline,), {"fault": staticmethod(fault)}))
+        patch.setattr(runner, "Tracker", Untracked)
+        patch.setattr(runner, "Recorder", Untracked)
+        self.plan: Plan = make_plan(
+            TINY, name="tiny", docstring="Words.", preset=preset, data=str(panel), changes=changes
+        )
+        self.folder = StudyFolder(root, "tiny", self.plan.label)
+        said = io.StringIO()
+        total = sum(self.plan.num_fits().values())
+        with Report(Console(file=said, width=200), total=total, work=1.0, workers=1) as report:
+            self.outcome = runner.run(self.plan, self.folder, report, workers=1)
+        self.said = said.getvalue()
+
+    def analysis(self) -> Analysis:
+        return analyse(table_spec(self.folder.path), self.folder.path)
+
+    def report(self) -> str:
+        return write_report(self.analysis(), self.folder.path).with_suffix(".md").read_text(encoding="utf-8")
+
+    def fits(self) -> pl.DataFrame:
+        return pl.read_parquet(self.folder.path / "fits.parquet")
+
+    def final_fit(self) -> Path:
+        """Return the folder of a finished final fit."""
+        return self.folder.fit(self.fits().filter(role="final")["key"][0])
