@@ -255,14 +255,19 @@ def _check_arms(study: Study, dataset: Dataset) -> None:
 
 
 def _check_outcomes(study: Study, dataset: Dataset, folds: list[dict[str, Any]]) -> None:
-    """Refuse a panel that has no outcome, or always the same one, in the dates of a fold."""
+    """Refuse a panel that has no outcome, or always the same one, in the dates of a fold.
+
+    Or no window in the first fold's training dates, which have the shortest history.
+    """
     import polars as pl
 
-    from fints.data import targets
+    from fints.data import Windows, features, targets
 
     experiments = [override(arm.experiment, point) for arm in study.arms() for point in study.tuning.points()]
-    for name, horizon in dict.fromkeys((one.data.target, one.data.horizon) for one in experiments):
-        known = targets(dataset.panel, name, horizon).select("date", "target").drop_nulls()
+    for data in {str(one.data): one.data for one in experiments}.values():
+        name = data.target
+        labels = targets(dataset.panel, name, data.horizon)
+        known = labels.select("date", "target").drop_nulls()
         for fold in folds:
             for part, role in (("train", "training"), ("validation", "validation"), ("test", "test")):
                 first, last = (date.fromisoformat(day) for day in fold[part])
@@ -278,6 +283,20 @@ def _check_outcomes(study: Study, dataset: Dataset, folds: list[dict[str, Any]])
                     f"{fold['index']}, {first} to {last}, {fault}; give a panel whose prices are there and "
                     "move on those dates, or another data.target."
                 )
+        windows = Windows.build(
+            features(dataset.panel, data.features),
+            labels,
+            data.features,
+            context=data.context,
+            min_valid=data.min_valid,
+        )
+        first, last = (date.fromisoformat(day) for day in folds[0]["train"])
+        if len(windows.select(first, last, labelled=True)) == 0:
+            raise ValueError(
+                f"no fit can learn from panel {dataset.name!r}: no window of {data.context} days with "
+                f"features and an outcome ends in the training dates of fold 0, {first} to {last}; give a "
+                "longer panel, a smaller data.context or features of a shorter history."
+            )
 
 
 def _contrast(contrast: Contrast) -> dict[str, Any]:

@@ -88,9 +88,7 @@ class Run:
         changes: dict[str, Any] | None = None,
         preset: str = "smoke",
     ) -> None:
-        patch.setattr(runner, "Pool", type("Faulty", (Inline,), {"fault": staticmethod(fault)}))
-        patch.setattr(runner, "Tracker", Untracked)
-        patch.setattr(runner, "Recorder", Untracked)
+        self.replace(patch, fault)
         self.plan: Plan = make_plan(
             TINY, name="tiny", docstring="Words.", preset=preset, data=str(panel), changes=changes
         )
@@ -100,6 +98,13 @@ class Run:
         with Report(Console(file=said, width=200), total=total, work=1.0, workers=1) as report:
             self.outcome = runner.run(self.plan, self.folder, report, workers=1)
         self.said = said.getvalue()
+
+    @staticmethod
+    def replace(patch: pytest.MonkeyPatch, fault: Fault) -> None:
+        """Let whatever runs a study do so in this process, without tracking."""
+        patch.setattr(runner, "Pool", type("Faulty", (Inline,), {"fault": staticmethod(fault)}))
+        patch.setattr(runner, "Tracker", Untracked)
+        patch.setattr(runner, "Recorder", Untracked)
 
     def analysis(self) -> Analysis:
         return analyse(table_spec(self.folder.path), self.folder.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 from fints.data import simulate
+from fints.study import cli
 from fints.study.assemble import table_spec
 from fints.study.fits import Cell
 
@@ -95,3 +97,48 @@ def test_without_any_final_fit_there_are_no_tables(
     assert len(run.outcome.failures) == 4
     assert not run.outcome.assembled
     assert not (run.folder.path / "tables.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("role", "told"), [("final", "no final fit was finished, so there is no report"), ("tuning", "report   ")]
+)
+def test_a_run_with_failures_names_them_and_exits_with_1(
+    panel: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run_study: Callable[..., Any],
+    role: str,
+    told: str,
+) -> None:
+    def fault(cell: Cell) -> str:
+        hit = cell.role == role and (role == "final" or cell.arm.startswith("post_norm"))
+        return "MemoryError: too little" if hit else ""
+
+    run_study.replace(monkeypatch, fault)
+    tiny = Path(__file__).parent / "tiny.py"
+    words = ["run", "--preset", "smoke", "--data", str(panel), "--root", str(tmp_path), "--workers", "1"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(runpy.run_path(str(tiny))["STUDY"], words, file=tiny)
+    said = capsys.readouterr().out
+    assert stopped.value.code == 1
+    assert said.count("failed for good: ") == (4 if role == "final" else 2)
+    assert told in said
+    pages = [page.read_text(encoding="utf-8") for page in tmp_path.glob("tiny/*/report.md")]
+    assert ["Incomplete: 2 of 4 final fits and 2 of 4 tuning" in page for page in pages] == (
+        [] if role == "final" else [True]
+    )
+
+
+def test_more_memory_than_there_is_is_refused_before_anything_runs(
+    panel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = Path(__file__).parent / "tiny.py"
+    words = ["run", "--preset", "smoke", "--data", str(panel), "--root", str(tmp_path)]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(runpy.run_path(str(tiny))["STUDY"], [*words, "--set", "model.width=100000"], file=tiny)
+    said = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert said.err.count("\n") == 1
+    assert "error: a fit of arm pre_norm-depth_1 needs about" in said.err
+    assert not list(tmp_path.glob("tiny/*/fits"))

@@ -107,3 +107,9 @@ def test_fits_that_memory_cannot_hold_are_refused_unless_they_are_done(
     assert memory_shortage(made, workers=1, done=every) == ""
     monkeypatch.setattr(fints.training, "free_bytes", lambda device: None)
     assert memory_shortage(made, workers=1) == ""
+
+
+def test_features_of_a_longer_history_than_the_training_dates_are_refused(tmp_path: Path) -> None:
+    panel = stored(tmp_path, prices())
+    with pytest.raises(ValueError, match="no window of 6 days with features and an outcome ends"):
+        plan(panel, **{"data.features": ["return_120"]})
