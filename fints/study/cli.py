@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,18 +43,28 @@ def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | 
         The study's file; that of the caller if not given.
     """
     caller = sys._getframe(1).f_globals
-    path = Path(file or caller["__file__"]).resolve()
-    docstring = str(caller.get("__doc__") or "") if file is None else _docstring(path)
-    arguments = _parser(path, study).parse_args(argv)
     try:
+        path = Path(file or caller["__file__"]).resolve()
+        docstring = str(caller.get("__doc__") or "") if file is None else _docstring(path)
+        arguments = _parser(path, study).parse_args(argv)
         code = _VERBS[arguments.verb](study, path, docstring, arguments)
     except ValueError as error:
         _fail(str(error), 2)
+    except OSError as error:
+        # The last net: what opens a file says more where it knows what the file is for.
+        _fail(_told(error), 2)
     except RuntimeError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail("stopped.", 130)
     sys.exit(code)
+
+
+def _told(error: OSError) -> str:
+    """Return an error of the file system in one line that names the file."""
+    if error.filename is None:
+        return str(error)
+    return f"{error.filename} cannot be used: {error.strerror}."
 
 
 class _OneLineParser(argparse.ArgumentParser):
@@ -157,6 +169,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
 
     if shortage := memory_shortage(plan, workers=workers, done=folder.whole()):
         raise ValueError(shortage)
+    _check_stores(folder, arguments)
     total = sum(plan.num_fits().values())
     console.print(f"{plan.name}, preset {plan.preset}: {total} fits, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
@@ -178,7 +191,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
             f"stopped by {name}: {outcome.finished} of {outcome.total} fits are kept. To go on:",
             highlight=False,
         )
-        console.print(command, highlight=False, soft_wrap=True)
+        console.print(_resume(path, arguments), highlight=False, markup=False, soft_wrap=True)
         return 128 + outcome.signal
     for failure in outcome.failures:
         console.print(f"failed for good: {failure}", highlight=False, markup=False)
@@ -190,13 +203,24 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     page = _write_report(folder)
     for line in finished_lines(plan, folder, outcome, page, tracking_uri=arguments.tracking_uri):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return 1 if outcome.failures else 0
+    if outcome.untracked:
+        console.print(
+            f"tracking failed ({outcome.untracked}): MLflow is behind. Running again completes it:",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        console.print(_resume(path, arguments), highlight=False, markup=False, soft_wrap=True)
+    return 1 if outcome.failures or outcome.untracked else 0
 
 
 def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
     _, folder = _resolve(study, path, docstring, arguments)
     if not (folder.path / "tables.json").is_file():
-        raise ValueError(f"no run has ended in {folder.path}; first: {_command(path, arguments, verb='run')}")
+        raise ValueError(
+            f"no run has ended in {folder.path}; first: {_resume(path, arguments)}"
+            + _finished_elsewhere(study, path, arguments, folder)
+        )
     page = _write_report(folder)
     _console().print(f"report: {page}", highlight=False, soft_wrap=True)
     if arguments.publish:
@@ -236,6 +260,60 @@ def _write_report(folder: StudyFolder) -> Path:
     return write_report(analyse(table_spec(folder.path), folder.path), folder.path)
 
 
+def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
+    """Make the folder of the results, and look at the databases, before anything is fitted.
+
+    Raises
+    ------
+    ValueError
+        If nothing can be written there, a database is damaged or the tracker does not answer.
+    """
+    from fints.study.embedded import check_database, check_path
+    from fints.study.tracking import check_tracker
+
+    check_path(folder.path)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder.root), tempfile.TemporaryFile(dir=folder.path):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{folder.path} must be a folder that results can be written to, and cannot be "
+            f"({error.strerror}: {error.filename}): choose another one with --root or FINTS_HOME."
+        ) from error
+    queue = folder.path / "optuna.db"
+    if not arguments.storage and queue.exists():
+        check_database(queue)
+    check_tracker(folder.root, arguments.tracking_uri)
+
+
+def _finished_elsewhere(study: Study, path: Path, arguments: argparse.Namespace, folder: StudyFolder) -> str:
+    """Say which other sizes of the study have a report to show, and the command for each."""
+    from fints.study.assemble import table_spec
+
+    commands: dict[str, str] = {}
+    for table in sorted(folder.path.parent.glob("*/tables.json")):
+        try:
+            spec = table_spec(table.parent)
+            preset, reference = str(spec["preset"]), str(spec["dataset"]["reference"])
+            entries = [f"{name}={json.dumps(value)}" for name, value in spec["changes"].items()]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            # That folder's own report says what is wrong with it.
+            continue
+        other = argparse.Namespace(**vars(arguments))
+        other.preset, other.set = preset, entries
+        other.data = None if reference == study.dataset else reference
+        commands[table.parent.name] = shlex.join(_words(path, other, "report", "root"))
+    if not commands:
+        return ""
+    one = len(commands) == 1
+    names = ", ".join(commands)
+    told = (
+        f"Finished there is only {names}; its report" if one else f"Finished there are {names}; their reports"
+    )
+    return f". {told}: {' ; '.join(commands.values())}"
+
+
 def _changes(entries: Sequence[str]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for entry in entries:
@@ -249,12 +327,26 @@ def _changes(entries: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def _command(path: Path, arguments: argparse.Namespace, verb: str = "run") -> str:
+def _command(path: Path, arguments: argparse.Namespace) -> str:
     """Return the command that gives these results; what changes no number is left out."""
-    parts = [f"python {_shown(path)} {verb} --preset {arguments.preset}"]
-    parts += [f"--data {arguments.data}"] if arguments.data else []
-    parts += [f"--set {entry}" for entry in arguments.set]
-    return " ".join(parts)
+    return shlex.join(_words(path, arguments, "run"))
+
+
+def _resume(path: Path, arguments: argparse.Namespace) -> str:
+    """Return the command that goes on with this run, with every option that was given."""
+    return shlex.join(_words(path, arguments, "run", "root", "storage", "tracking_uri", "workers"))
+
+
+def _words(path: Path, arguments: argparse.Namespace, verb: str, *options: str) -> list[str]:
+    """Return the words of a command: what changes numbers, and of `options` those that were given."""
+    words = ["python", _shown(path), verb, "--preset", arguments.preset]
+    words += ["--data", arguments.data] if arguments.data else []
+    for entry in arguments.set:
+        words += ["--set", entry]
+    for option in options:
+        if (value := getattr(arguments, option, None)) is not None:
+            words += [f"--{option.replace('_', '-')}", str(value)]
+    return words
 
 
 def _commit(path: Path) -> str | None:

@@ -321,7 +321,7 @@ def check_tracker(root: Path, uri: str | None) -> None:
         If it cannot be used.
     """
     path = root / "mlflow.db"
-    if uri is None:
+    if not uri:
         if path.exists():
             check_database(path)
         return

@@ -16,14 +16,14 @@ import pytest
 from rich.console import Console
 
 from fints.data import simulate
-from fints.study import fingerprint, runner
+from fints.study import cli, fingerprint, runner
 from fints.study.embedded import check_database, check_path, embedded
 from fints.study.fits import Cell
 from fints.study.plan import make_plan
 from fints.study.progress import Report
 from fints.study.recorder import Recorder
 from fints.study.store import StudyFolder
-from fints.study.tracking import NO_PATIENCE, check_tracker
+from fints.study.tracking import NO_PATIENCE, Tracker, check_tracker
 from fints.study.trials import open_storage
 
 # MLflow 3.17 configures its tables in a way that SQLAlchemy 2.1 deprecates; ours to report, not to mend.
@@ -179,3 +179,48 @@ def test_sources_are_hashed_before_another_thread_imports(
     report = Report(Console(), total=8, work=1.0, workers=1)
     with pytest.raises(Reached):
         runner.run(plan, folder, report, workers=1)
+
+
+@pytest.mark.slow
+def test_a_run_whose_tracker_fails_has_its_report_and_the_next_run_completes_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulate(num_assets=3, num_days=160, seed=1).panel.frame.write_parquet(tmp_path / "prices.parquet")
+    path, root = Path(__file__).parent / "tiny.py", tmp_path / "root"
+    study = runpy.run_path(str(path))["STUDY"]
+    words = ["run", "--preset", "smoke", "--data", str(tmp_path / "prices.parquet"), "--workers", "1"]
+    words += ["--root", str(root)]
+
+    def run(code: int) -> str:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(study, words, file=path)
+        told = capsys.readouterr()
+        assert ended.value.code == code, told.out + told.err
+        return told.out
+
+    def gone(*_: object) -> None:
+        raise OSError("the server has gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tracker, "finish", gone)
+        said = run(1)
+    assert "[8/8]" in said
+    assert said.count("tracking failed, the fits go on without it: the server has gone") == 1
+    assert "tracking failed (the server has gone): MLflow is behind. Running again completes it:" in said
+    assert (
+        said.splitlines()[-1] == f"python {cli._shown(path)} {' '.join(words[:5])} --root {root} --workers 1"
+    )
+    report = next(root.rglob("report.md"))
+    before = report.read_bytes()
+    assert "/8]" not in run(0)
+    assert report.read_bytes() == before
+    with closing(sqlite3.connect(root / "mlflow.db")) as store:
+        found = dict(store.execute("select status, count(*) from runs group by status").fetchall())
+    assert found.pop("FINISHED") == 10
+    assert set(found) <= {"KILLED"}
+
+
+def test_an_empty_address_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_tracker(tmp_path / "root", "")
+    assert list(tmp_path.iterdir()) == []
