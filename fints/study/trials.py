@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from fints.config import fingerprint
 from fints.study.embedded import embedded
@@ -14,6 +15,8 @@ from fints.study.fits import Cell
 __all__ = ["Claim", "Queue", "open_storage"]
 
 MOST_REQUEUES = 3
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,31 @@ class Claim:
     failures: int
 
 
+def _in_one_line(method: Callable[P, T]) -> Callable[P, T]:
+    """Let a method of `Queue` raise a RuntimeError that names the database where that fails."""
+
+    @functools.wraps(method)
+    def wrapped(*given: P.args, **named: P.kwargs) -> T:
+        import optuna
+        import sqlalchemy.exc
+
+        try:
+            return method(*given, **named)
+        except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            queue: Any = given[0]
+            line = str(error.__cause__ or error).strip().splitlines()[0]
+            raise RuntimeError(
+                f"the queue in {queue._storage.engine.url} must stay usable and failed ({line}): "
+                "mend it, or move it away, and run again; finished fits are kept."
+            ) from error
+
+    return wrapped
+
+
 class Queue:
     """The cells of one study folder as Optuna trials.
+
+    Every method raises a RuntimeError, in one line, where the database fails.
 
     All trials of an arm's role are enqueued before the first of them starts. The caller holds the
     study folder, so a trial found RUNNING at `open` belongs to a driver that died.
@@ -39,6 +65,7 @@ class Queue:
         self._studies: dict[str, Any] = {}
         self._choices: dict[str, dict[str, list[Any]]] = {}
 
+    @_in_one_line
     def add(self, arm: str, role: str, cells: Sequence[Cell], loss: Callable[[str], float | None]) -> None:
         """Enqueue the cells of one arm and role that no live trial stands for.
 
@@ -85,6 +112,7 @@ class Queue:
         self._studies[name] = study
         self._choices[name] = _choices(cells)
 
+    @_in_one_line
     def claim(self) -> Claim | None:
         """Return the next waiting trial, None if nothing waits."""
         from optuna.trial import TrialState
@@ -103,10 +131,12 @@ class Queue:
                 return Claim(name, trial, cell, int(trial.user_attrs.get("failures", 0)))
         return None
 
+    @_in_one_line
     def complete(self, claim: Claim, loss: float) -> None:
         """Tell the validation loss of a finished fit; a diverged one is infinite, an outcome too."""
         self._studies[claim.queue].tell(claim.trial, loss)
 
+    @_in_one_line
     def requeue(self, claim: Claim, *, failed: bool) -> bool:
         """Give a cell back; return False if it has failed too often and stays out.
 
@@ -127,6 +157,7 @@ class Queue:
         _enqueue(study, claim.cell, failures=failures)
         return True
 
+    @_in_one_line
     def num_waiting(self) -> int:
         """Return the number of trials that wait."""
         from optuna.trial import TrialState

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -147,4 +149,15 @@ def test_other_cells_make_another_queue(url: Path) -> None:
 def test_an_address_that_cannot_be_opened_is_one_line() -> None:
     with pytest.raises(ValueError, match=r"--storage nonsense://x cannot be opened") as caught:
         open_storage("nonsense://x")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_database_that_fails_in_a_run_is_one_line_that_names_it(url: Path) -> None:
+    queue = opened(url)
+    with closing(sqlite3.connect(url)) as store:
+        store.execute("drop table trials")
+        store.commit()
+    with pytest.raises(RuntimeError, match=r"no such table: trials.*finished fits are kept") as caught:
+        queue.claim()
+    assert str(url) in str(caught.value)
     assert "\n" not in str(caught.value)
