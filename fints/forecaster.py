@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import numbers
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import date, datetime, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fints.config import Experiment, override
 from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targets
+from fints.data.decisions import Day, as_date, between, decision_ranges, last_outcome, purge, show
 from fints.diagnostics import Profiler
 from fints.model import Transformer, build, estimate_memory
+from fints.saved import read_folder, write_folder
 from fints.training import FitResult, derive, fit, free_bytes, predict, resolve_device
 
-__all__ = ["FORMAT_VERSION", "Forecaster", "load"]
+__all__ = ["Forecaster", "load"]
 
-FORMAT_VERSION = 1
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
-_SPEC, _WEIGHTS = "forecaster.json", "weights.safetensors"
 _PROBE_WINDOWS = 64
-
-Day = date | str
-DateRange = tuple[date | None, date | None]
 
 
 class Forecaster(BaseEstimator):
@@ -181,18 +171,18 @@ class Forecaster(BaseEstimator):
         data = experiment.data
         raw = features(panel, data.features)
         labels = targets(panel, data.target, data.horizon)
-        train_range, validation_range = _decision_ranges(labels, train, validation)
+        train_range, validation_range = decision_ranges(labels, train, validation)
         if validation_range is not None:
-            labels = _purge(labels, validation_range[0])
+            labels = purge(labels, validation_range[0])
 
-        learnt = labels.filter(_between(train_range), pl.col("target").is_not_null())
+        learnt = labels.filter(between(train_range), pl.col("target").is_not_null())
         if learnt.is_empty():
             raise ValueError(
-                f"the training dates {_show(train_range)} of panel {panel.name!r} hold no outcome of target "
+                f"the training dates {show(train_range)} of panel {panel.name!r} hold no outcome of target "
                 f"{data.target!r}; give a longer panel or other dates "
                 "(prices that never move have no scaled target)."
             )
-        scaler = StandardScaler(clip=data.clip).fit(raw.filter(_between(train_range)), data.features)
+        scaler = StandardScaler(clip=data.clip).fit(raw.filter(between(train_range)), data.features)
         target_std = _root_mean_square(learnt["target"])
         windows = Windows.build(
             scaler.transform(raw),
@@ -207,14 +197,14 @@ class Forecaster(BaseEstimator):
         if len(training_set) == 0:
             raise ValueError(
                 f"no window of {data.context} days with an outcome ends in the training dates "
-                f"{_show(train_range)}; give a longer panel or a smaller data.context."
+                f"{show(train_range)}; give a longer panel or a smaller data.context."
             )
         validation_set = (
             None if validation_range is None else windows.select(*validation_range, labelled=True)
         )
         if validation_set is not None and len(validation_set) == 0:
             raise ValueError(
-                f"no window with an outcome ends in the validation dates {_show(validation_range)}; "
+                f"no window with an outcome ends in the validation dates {show(validation_range)}; "
                 f"give more dates, or validation=0 to train without."
             )
 
@@ -258,7 +248,7 @@ class Forecaster(BaseEstimator):
         self.target_std_ = target_std
         self.result_: FitResult | None = result
         self.parameter_count_ = sum(p.numel() for p in model.parameters())
-        self.model_as_of_: date = _last_outcome(labels, train_range, validation_range)
+        self.model_as_of_: date = last_outcome(labels, train_range, validation_range)
         return self
 
     def predict(self, panel: Panel, *, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
@@ -336,7 +326,7 @@ class Forecaster(BaseEstimator):
         data = self.experiment_.data
         scaled = self.scaler_.transform(features(panel, data.features))
         built = Windows.build(scaled, None, data.features, context=data.context, min_valid=data.min_valid)
-        return built.select(_as_date(start), _as_date(end), labelled=False)
+        return built.select(as_date(start), as_date(end), labelled=False)
 
     def save(self, path: str | Path) -> Path:
         """Write a folder of two files, JSON and safetensors, that `fints.load` reads.
@@ -351,35 +341,14 @@ class Forecaster(BaseEstimator):
             If `path` exists and is not a saved forecaster, or the fit ran out of memory before it began.
         """
         model = self._network()
-        path = Path(path)
-        if path.exists() and not (path / _SPEC).is_file():
-            raise ValueError(f"{path} exists and is not a saved forecaster; choose another path.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        try:
-            state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-            save_file(state, fresh / _WEIGHTS)
-            spec = {
-                "format_version": FORMAT_VERSION,
-                "experiment": self.experiment_.to_dict(),
-                "seed": self.seed,
-                "scaler": self.scaler_.to_dict(),
-                "target_std": self.target_std_,
-                "model_as_of": self.model_as_of_.isoformat(),
-                "weights_sha256": _sha256(fresh / _WEIGHTS),
-            }
-            (fresh / _SPEC).write_text(json.dumps(spec, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-            fresh.chmod(0o755)
-            if path.exists():
-                old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
-                os.replace(path, old / path.name)
-                os.replace(fresh, path)
-                shutil.rmtree(old)
-            else:
-                os.replace(fresh, path)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-        return path
+        spec = {
+            "experiment": self.experiment_.to_dict(),
+            "seed": self.seed,
+            "scaler": self.scaler_.to_dict(),
+            "target_std": self.target_std_,
+            "model_as_of": self.model_as_of_.isoformat(),
+        }
+        return write_folder(Path(path), spec, model.state_dict())
 
     @property
     def _columns(self) -> list[str]:
@@ -409,9 +378,9 @@ class Forecaster(BaseEstimator):
         """Return forecasts of the windows, and targets with units of all rows, both in target units."""
         model = self._network()
         _check_panel(panel)
-        start, end = _as_date(first), _as_date(last)
+        start, end = as_date(first), as_date(last)
         data = self.experiment_.data
-        labels = targets(panel, data.target, data.horizon).filter(_between((start, end)))
+        labels = targets(panel, data.target, data.horizon).filter(between((start, end)))
         window_set = self.windows(panel, start, end) if panel.dates.len() >= data.context else None
         if window_set is None or len(window_set) == 0:
             schema = {"date": pl.Date, "asset": pl.String, **dict.fromkeys(self._columns, pl.Float64)}
@@ -448,31 +417,7 @@ def load(path: str | Path) -> Forecaster:
     ValueError
         If the folder is missing, foreign, damaged, or of a newer format.
     """
-    path = Path(path)
-    spec_file, weights_file = path / _SPEC, path / _WEIGHTS
-    if not spec_file.is_file() or not weights_file.is_file():
-        raise ValueError(
-            f"{path} is not a saved forecaster: it must hold {_SPEC} and {_WEIGHTS}. "
-            "Write one with Forecaster.save(path)."
-        )
-    strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in (_SPEC, _WEIGHTS))
-    if strangers:
-        raise ValueError(
-            f"{path} must hold {_SPEC} and {_WEIGHTS} only; got also {', '.join(strangers)}. "
-            "Remove what does not belong."
-        )
-    try:
-        spec = json.loads(spec_file.read_text(encoding="utf-8"))
-        version = spec["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{spec_file} is damaged ({error}); save the forecaster again.") from error
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"{path} has format version {version}; this fints reads version {FORMAT_VERSION}. "
-            "Install a newer fints."
-        )
-    if _sha256(weights_file) != spec["weights_sha256"]:
-        raise ValueError(f"{weights_file} does not match the checksum in {_SPEC}; save the forecaster again.")
+    spec, state = read_folder(Path(path))
     experiment = Experiment.from_dict(spec["experiment"])
     forecaster = Forecaster(experiment, seed=spec["seed"])
     model = build(
@@ -482,9 +427,9 @@ def load(path: str | Path) -> Forecaster:
         seed=0,
     )
     try:
-        model.load_state_dict(load_file(weights_file))
-    except (RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{weights_file} does not fit the experiment in {_SPEC}: {error}") from error
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"the weights in {path} do not fit the experiment beside them: {error}") from error
     forecaster.experiment_ = experiment
     forecaster.model_ = model.eval().to(_device_or_cpu(experiment.training.device))
     forecaster.scaler_ = StandardScaler.from_dict(spec["scaler"])
@@ -503,90 +448,12 @@ def _check_panel(panel: object) -> None:
         )
 
 
-def _as_date(value: date | str | None) -> date | None:
-    """Return a date given as such, as a datetime or as ISO text."""
-    try:
-        if isinstance(value, str):
-            return date.fromisoformat(value)
-    except ValueError:
-        pass
-    else:
-        if isinstance(value, datetime):
-            return value.date()
-        if value is None or isinstance(value, date):
-            return value
-    raise ValueError(f'a date must be a datetime.date or ISO text such as "2017-12-29"; got {value!r}.')
-
-
 def _device_or_cpu(name: str) -> torch.device:
     """Return the device, or the CPU: a forecaster trained on a GPU also predicts where there is none."""
     try:
         return resolve_device(name)
     except ValueError:
         return torch.device("cpu")
-
-
-def _decision_ranges(
-    labels: pl.DataFrame, train: tuple[Day | None, Day | None] | None, validation: tuple[Day, Day] | float
-) -> tuple[DateRange, tuple[date, date] | None]:
-    """Resolve training and validation to decision dates that do not overlap."""
-    start, end = (_as_date(day) for day in train) if train is not None else (None, None)
-    if not isinstance(validation, int | float):
-        first, last = (_as_date(day) for day in validation)
-        if first is None or last is None:
-            raise ValueError("validation needs a first and a last date, or a share; got None for one.")
-        if end is None:
-            end = first - timedelta(days=1)
-        if end >= first:
-            raise ValueError(
-                f"training dates must end before validation starts; got training until {end} and validation "
-                f"from {first}."
-            )
-        return (start, end), (first, last)
-    if not 0 <= validation < 1:
-        raise ValueError(f"validation must be a share in [0, 1) or two dates; got {validation}.")
-    dates = labels.filter(pl.col("target").is_not_null(), _between((start, end)))["date"].unique().sort()
-    held = math.ceil(validation * len(dates))
-    if held == 0:
-        return (start, end), None
-    if held >= len(dates):
-        raise ValueError(
-            f"validation = {validation} of {len(dates)} dates with an outcome leaves nothing to learn from; "
-            f"give a longer panel or validation=0."
-        )
-    first = dates[len(dates) - held]
-    return (start, first - timedelta(days=1)), (first, dates[-1])
-
-
-def _purge(labels: pl.DataFrame, first: date) -> pl.DataFrame:
-    """Take away the outcomes of decisions before `first` that are known only from `first` on."""
-    reaches = (pl.col("date") < first) & (pl.col("label_end") >= first)
-    return labels.with_columns(
-        pl.when(~reaches | pl.col("label_end").is_null()).then(pl.col(name)).alias(name)
-        for name in ("target", "label_end")
-    )
-
-
-def _last_outcome(labels: pl.DataFrame, *spans: DateRange | None) -> date:
-    """Return the latest date at which an outcome of a decision in one of `spans` is known."""
-    used = pl.any_horizontal(_between(span) for span in spans if span is not None)
-    latest: date = labels.filter(used, pl.col("target").is_not_null())["label_end"].max()  # type: ignore[assignment]
-    return latest
-
-
-def _between(span: DateRange) -> pl.Expr:
-    start, end = span
-    inside = pl.lit(value=True)
-    if start is not None:
-        inside = inside & (pl.col("date") >= start)
-    if end is not None:
-        inside = inside & (pl.col("date") <= end)
-    return inside
-
-
-def _show(span: DateRange | None) -> str:
-    start, end = span or (None, None)
-    return f"{start or 'first'} to {end or 'last'}"
 
 
 def _root_mean_square(values: pl.Series) -> float:
@@ -597,7 +464,3 @@ def _root_mean_square(values: pl.Series) -> float:
 def _probe_positions(count: int, most: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(derive(seed, "probe"))
     return torch.randperm(count, generator=generator)[:most]
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

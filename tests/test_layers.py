@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "training": {"config"},
     "model": {"config", "residual"},
     "diagnostics": {"config", "residual", "model", "training"},
-    "forecaster": {"config", "data", "residual", "model", "training", "evaluation", "diagnostics"},
+    "saved": set(),
+    "forecaster": {"config", "data", "residual", "model", "training", "evaluation", "diagnostics", "saved"},
     "study": {
         "config",
         "data",
