@@ -140,6 +140,8 @@ def run_pytest(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[st
     """Run tests of the copy; the folder itself comes first on the path of `python -m`."""
     environment = {
         **os.environ,
+        # Options for the tests of the house are unknown in the copy, which has no conftest.
+        "PYTEST_ADDOPTS": "",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": str(folder),
         "OMP_NUM_THREADS": "1",
