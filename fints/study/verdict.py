@@ -48,17 +48,20 @@ class Measure:
         return "–" if value is None else number(value * self.factor, decimals)
 
 
-_SHARE = {"factor": 100.0, "unit": "%", "difference_unit": "percentage points"}
+def _share(label: str, short: str) -> Measure:
+    return Measure(label=label, short=short, factor=100.0, unit="%", difference_unit="percentage points")
+
+
 MEASURES: Mapping[str, Measure] = {
-    "r2_zero": Measure(label="R² against zero", short="R² vs zero", **_SHARE),  # type: ignore[arg-type]
-    "r2_mean": Measure(label="R² against the prevailing mean", short="R² vs mean", **_SHARE),  # type: ignore[arg-type]
-    "share_of_oracle": Measure(label="share of oracle", short="share of oracle", **_SHARE),  # type: ignore[arg-type]
+    "r2_zero": _share("R² against zero", "R² vs zero"),
+    "r2_mean": _share("R² against the prevailing mean", "R² vs mean"),
+    "share_of_oracle": _share("share of oracle", "share of oracle"),
     "ic": Measure(label="IC", short="IC"),
     "rank_ic": Measure(label="rank IC", short="rank IC"),
     "log_score": Measure(label="log score", short="log score", unit="nats"),
     "crps": Measure(label="CRPS", short="CRPS", unit="target units"),
-    "coverage_50": Measure(label="coverage of 50 % intervals", short="in 50 % interval", **_SHARE),  # type: ignore[arg-type]
-    "coverage_90": Measure(label="coverage of 90 % intervals", short="in 90 % interval", **_SHARE),  # type: ignore[arg-type]
+    "coverage_50": _share("coverage of 50 % intervals", "in 50 % interval"),
+    "coverage_90": _share("coverage of 90 % intervals", "in 90 % interval"),
 }
 
 
