@@ -1,0 +1,85 @@
+"""What every verb of the command line shares: refusals in one line, tables and fields 80 columns wide, JSON.
+
+Nothing heavy is imported before something is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["AsJson", "Refusal", "print_fields", "print_json", "print_table", "print_wrapped", "refusing"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+class Refusal(typer.TyperException):
+    """What was given cannot be used: exit code 2 and one line that says why."""
+
+    exit_code = 2
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn what the packages raise for a caller into a `Refusal`; a bug elsewhere keeps its traceback."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        raise Refusal(f"{error.strerror}: {error.filename}" if named else str(error)) from error
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(file=sys.stdout, soft_wrap=False)
+
+
+def print_table(columns: list[str], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:
+    """Print rows under a header; the columns named in `right` are set to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    _console().print(table)
+
+
+def print_fields(fields: dict[str, Any]) -> None:
+    """Print one field a line; a list of sentences has one sentence a line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        text = "\n".join(f"- {item}" for item in value) if isinstance(value, list) else str(value)
+        table.add_row(Text(name.replace("_", " "), style="bold"), Text(text))
+    _console().print(table)
+
+
+def print_wrapped(text: str) -> None:
+    """Print a text, broken at the width of the terminal."""
+    from rich.text import Text
+
+    _console().print(Text(text))
