@@ -138,7 +138,8 @@ def test_schemes_prints_every_scheme_as_its_class_states_it(run: Run) -> None:
     assert [row["name"] for row in rows] == list(RESIDUALS)
     for row in rows:
         scheme = RESIDUALS[row["name"]]
-        assert row["parameters_per_sublayer"] == scheme.parameters_per_sublayer(64, norm="layer_norm")
+        assert row["parameter_formula"] == scheme.parameter_formula
+        assert row["extra_parameters"] == scheme.extra_parameters(64, 24, norm="layer_norm")
         assert f"\n  {scheme.equation}\n" in out
 
 

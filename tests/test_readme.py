@@ -130,7 +130,7 @@ def test_every_scheme_stands_in_the_readme_and_the_table_as_the_code_has_it(name
     # An equation may hold no bar, so a row splits into its five cells.
     equation, parameters, start, paper = (cell.strip() for cell in row.strip("|").split("|")[1:])
     assert equation == f"`{scheme.equation}`"
-    assert int(parameters.replace(",", "")) == scheme.parameters_per_sublayer(64, norm="layer_norm")
+    assert parameters == f"{scheme.extra_parameters(64, 24, norm='layer_norm'):,}"
     assert (start != "another function") == scheme.equals_pre_norm_at_start
     assert paper == scheme.paper
 

@@ -136,7 +136,7 @@ def profile(
         }
         row: dict[str, Any] = {"step": step, "layer": k, "block": k // 2, "kind": KINDS[k % 2]}
         row |= {name: _plain(measured[name]) for name in MEASURES}
-        normed = model.residual.normalises_trunk
+        normed = model.residual.part(k).normalises_trunk
         row["adjacent_cosine_null"] = null_cosine(k, normalises_trunk=normed) if k > 0 else None
         row["update_to_weight"] = None if ratios is None else _plain(ratios[k])
         for name in MEASURES:

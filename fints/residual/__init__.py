@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from fints.residual.base import Branch, Residual, State, make_norm
+from fints.residual.base import Branch, Mixing, Residual, State, make_norm
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
 from fints.residual.single_stream import PostNorm, PreNorm
 
@@ -20,6 +20,7 @@ __all__ = [
     "RESIDUALS",
     "Branch",
     "DynamicHyperConnections",
+    "Mixing",
     "PostNorm",
     "PreNorm",
     "Residual",
@@ -92,7 +93,7 @@ def options_of(name: str) -> dict[str, Any]:
     }
 
 
-_WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", list: "a list"}
 
 
 def _scheme(name: str) -> type[Residual[Any]]:

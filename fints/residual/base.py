@@ -19,18 +19,51 @@ import contextlib
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NORMS", "Branch", "Residual", "State", "full_precision", "make_norm", "mean_of_streams"]
+__all__ = [
+    "NORMS",
+    "Branch",
+    "Mixing",
+    "Residual",
+    "State",
+    "full_precision",
+    "make_norm",
+    "mean_of_streams",
+    "norm_parameters",
+]
 
 Branch = Callable[[Tensor], Tensor]
 State = Tensor | tuple[Tensor, ...]
 StateT = TypeVar("StateT", bound=State)
 
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
+
+
+class Mixing(NamedTuple):
+    """One sublayer of a scheme that is linear in its branch's output y (D,).
+
+    The scheme carries n slots S_i (D,): streams, past outputs, whatever it mixes. With the mixing
+    weights of one state held fixed, sublayer k is::
+
+        h    = sum_i read_i S_i
+        S'_j = sum_i carry_ij S_i + write_j y
+
+    The first index of `carry` is the source, the second the destination; n' may differ from n, since
+    a scheme may gain a slot at each sublayer. Leading axes are (B, T) where a token has weights of
+    its own, else there are none. A factor on the branch's output (a learned skip weight, a norm of
+    the output) is part of y.
+    """
+
+    read: Tensor
+    """(..., n)"""
+    carry: Tensor
+    """(..., n, n')"""
+    write: Tensor
+    """(..., n')"""
 
 
 class Residual(nn.Module, ABC, Generic[StateT]):
@@ -55,11 +88,15 @@ class Residual(nn.Module, ABC, Generic[StateT]):
     """Whether a freshly built network computes what Pre-Norm computes."""
     normalises_trunk: ClassVar[bool]
     """Whether the trunk is normed at each sublayer, so that it does not grow with depth."""
+    own_branch_scale: ClassVar[bool] = False
+    """Whether the paper fixes the scale of fresh branches, so that no other scaling may be added."""
+    parameter_formula: ClassVar[str]
+    """The parameters beyond those of Pre-Norm as a formula, e.g. "n (n + 2) a sublayer"."""
 
-    @staticmethod
-    @abstractmethod
-    def parameters_per_sublayer(width: int, *, norm: str) -> int:
-        """Return how many parameters one sublayer has beyond the branch and the branch's norm."""
+    # Each scheme adds its own options, so the signatures differ.
+    extra_parameters: ClassVar[Callable[..., int]]
+    """``extra_parameters(width, num_sublayers, *, norm, **options)``: how many parameters the scheme
+    has beyond those of Pre-Norm, which are L + 1 norms; below 0 where it has fewer."""
 
     @abstractmethod
     def open(self, x: Tensor) -> StateT:
@@ -92,11 +129,27 @@ class Residual(nn.Module, ABC, Generic[StateT]):
         """Return the named mixing weights at `layer`; empty where the equation has none."""
         return {}
 
+    def mixing(self, state: StateT, layer: int) -> Mixing | None:
+        """Return sublayer `layer` as a linear map at the weights of this state; None if it is not one."""
+        return None
+
+    def merging(self, state: StateT, layer: int) -> Tensor | None:
+        """Return the weights (..., n) with which `merge` adds the slots of `mixing`, None like it."""
+        return None
+
+    def part(self, layer: int) -> Residual[Any]:
+        """Return the scheme that holds sublayer `layer`: itself, or a part if it is a mixture by depth."""
+        return self
+
     def init_branch(self, branch: nn.Module, layer: int) -> None:
         """Rescale the freshly drawn weights of a branch, where the paper says so; otherwise nothing."""
 
-    def calibrate(self, batch_states: Sequence[StateT]) -> None:
-        """Set constants from real states before training, where the paper says so; otherwise nothing."""
+    def calibrate(self, x: Tensor, branches: Sequence[Branch]) -> None:
+        """Set constants from real data before training, where the paper says so; otherwise nothing.
+
+        `x` (B, T, D) is an embedded batch of training windows; `branches` are those of the network,
+        in the mode that they train in. What is set is part of the state dict.
+        """
 
 
 def make_norm(kind: str, width: int, eps: float) -> nn.Module:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fints.residual.base import (
     Branch,
+    Mixing,
     Residual,
     check_sizes,
     full_precision,
@@ -74,6 +75,7 @@ class StaticHyperConnections(Residual[Tensor]):
     equation: ClassVar[str] = "u = A_m^T H; H <- A_r^T H + B^T F(N(u))"
     equals_pre_norm_at_start: ClassVar[bool] = True
     normalises_trunk: ClassVar[bool] = False
+    parameter_formula: ClassVar[str] = "n (n + 2) a sublayer"
 
     def __init__(
         self,
@@ -96,9 +98,9 @@ class StaticHyperConnections(Residual[Tensor]):
         self.B = nn.ParameterList(torch.ones(1, num_streams) for _ in range(num_sublayers))
 
     @staticmethod
-    def parameters_per_sublayer(width: int, *, norm: str, num_streams: int = 4) -> int:
-        """Return n (n + 2)."""
-        return num_streams * (num_streams + 2)
+    def extra_parameters(width: int, num_sublayers: int, *, norm: str, num_streams: int = 4) -> int:
+        """Return L n (n + 2)."""
+        return num_sublayers * num_streams * (num_streams + 2)
 
     def open(self, x: Tensor) -> Tensor:
         """Return n copies of x."""
@@ -137,6 +139,15 @@ class StaticHyperConnections(Residual[Tensor]):
     def weights(self, state: Tensor, layer: int) -> dict[str, Tensor]:
         """Return A_m (n,), A_r (n, n) [source, destination] and B (n,)."""
         return {"A_m": self.A_m[layer][:, 0], "A_r": self.A_r[layer], "B": self.B[layer][0]}
+
+    def mixing(self, state: Tensor, layer: int) -> Mixing:
+        """Return (A_m, A_r, B); the slots are the streams."""
+        weights = self.weights(state, layer)
+        return Mixing(weights["A_m"], weights["A_r"], weights["B"])
+
+    def merging(self, state: Tensor, layer: int) -> Tensor:
+        """Return 1 / n for every stream."""
+        return state.new_full((self.num_streams,), 1 / self.num_streams)
 
 
 class DynamicHyperConnections(Residual[Tensor]):
@@ -194,6 +205,7 @@ class DynamicHyperConnections(Residual[Tensor]):
     equation: ClassVar[str] = "u = A_m(H)^T H; H <- A_r(H)^T H + B(H)^T F(N(u)); A(H) = A + s tanh(N(H) W)"
     equals_pre_norm_at_start: ClassVar[bool] = True
     normalises_trunk: ClassVar[bool] = False
+    parameter_formula: ClassVar[str] = "|N_dyn| + D (n + 2) + n (n + 2) + 2 a sublayer"
 
     def __init__(
         self,
@@ -222,9 +234,12 @@ class DynamicHyperConnections(Residual[Tensor]):
         self.coefficient_norms = nn.ModuleList(make_norm(norm, width, norm_eps) for _ in range(num_sublayers))
 
     @staticmethod
-    def parameters_per_sublayer(width: int, *, norm: str, num_streams: int = 4, tanh: bool = True) -> int:
-        """Return the size of N_dyn + D (n + 2) + n (n + 2) + 2."""
-        return norm_parameters(norm, width) + (width + num_streams) * (num_streams + 2) + 2
+    def extra_parameters(
+        width: int, num_sublayers: int, *, norm: str, num_streams: int = 4, tanh: bool = True
+    ) -> int:
+        """Return L times the size of N_dyn + D (n + 2) + n (n + 2) + 2."""
+        per_sublayer = norm_parameters(norm, width) + (width + num_streams) * (num_streams + 2) + 2
+        return num_sublayers * per_sublayer
 
     def open(self, x: Tensor) -> Tensor:
         """Return n copies of x."""
@@ -266,6 +281,15 @@ class DynamicHyperConnections(Residual[Tensor]):
             "A_r": width_connection[..., 1:],
             "B": depth_connection[..., 0],
         }
+
+    def mixing(self, state: Tensor, layer: int) -> Mixing:
+        """Return (A_m, A_r, B); the slots are the streams."""
+        weights = self.weights(state, layer)
+        return Mixing(weights["A_m"], weights["A_r"], weights["B"])
+
+    def merging(self, state: Tensor, layer: int) -> Tensor:
+        """Return 1 / n for every stream."""
+        return state.new_full((self.num_streams,), 1 / self.num_streams)
 
     def _coefficients(self, state: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Return [A_m(H) | A_r(H)] (B, T, n, n + 1) and B(H)^T (B, T, n, 1)."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from fints.residual.base import Branch, Residual, check_sizes, make_norm
+from fints.residual.base import Branch, Mixing, Residual, check_sizes, make_norm, norm_parameters
 
 __all__ = ["PostNorm", "PreNorm"]
 
@@ -45,6 +46,7 @@ class PreNorm(Residual[Tensor]):
     equation: ClassVar[str] = "h <- h + F(N(h))"
     equals_pre_norm_at_start: ClassVar[bool] = True
     normalises_trunk: ClassVar[bool] = False
+    parameter_formula: ClassVar[str] = "0"
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class PreNorm(Residual[Tensor]):
         self.final_norm = make_norm(norm, width, norm_eps)
 
     @staticmethod
-    def parameters_per_sublayer(width: int, *, norm: str) -> int:
+    def extra_parameters(width: int, num_sublayers: int, *, norm: str) -> int:
         """Return 0."""
         return 0
 
@@ -88,6 +90,14 @@ class PreNorm(Residual[Tensor]):
     def no_decay(self) -> set[str]:
         """Return all names: they are gains and biases of norms."""
         return {name for name, _ in self.named_parameters()}
+
+    def mixing(self, state: Tensor, layer: int) -> Mixing:
+        """Return ones: h is the plain sum of what came before."""
+        return Mixing(torch.ones(1), torch.ones(1, 1), torch.ones(1))
+
+    def merging(self, state: Tensor, layer: int) -> Tensor:
+        """Return 1."""
+        return torch.ones(1)
 
 
 class PostNorm(Residual[Tensor]):
@@ -124,6 +134,8 @@ class PostNorm(Residual[Tensor]):
     equation: ClassVar[str] = "h <- N(h + F(h))"
     equals_pre_norm_at_start: ClassVar[bool] = False
     normalises_trunk: ClassVar[bool] = True
+    own_branch_scale: ClassVar[bool] = True
+    parameter_formula: ClassVar[str] = "0 a sublayer, less the final norm"
 
     def __init__(
         self,
@@ -139,9 +151,9 @@ class PostNorm(Residual[Tensor]):
         self.norms = nn.ModuleList(make_norm(norm, width, norm_eps) for _ in range(num_sublayers))
 
     @staticmethod
-    def parameters_per_sublayer(width: int, *, norm: str) -> int:
-        """Return 0."""
-        return 0
+    def extra_parameters(width: int, num_sublayers: int, *, norm: str) -> int:
+        """Return minus the size of the final norm, which there is none of."""
+        return -norm_parameters(norm, width)
 
     def open(self, x: Tensor) -> Tensor:
         """Return x."""

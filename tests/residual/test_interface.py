@@ -80,9 +80,8 @@ def test_parameters_are_those_of_the_formula(name, width, norm):
     for num_streams in grid:
         options = {} if num_streams is None else {"num_streams": num_streams}
         residual = build_residual(name, options, width=width, num_sublayers=3, norm=norm)
-        per_sublayer = RESIDUALS[name].parameters_per_sublayer(width, norm=norm, **options)
-        final = 0 if name == "post_norm" else norms
-        assert sum(p.numel() for p in residual.parameters()) == 3 * (norms + per_sublayer) + final
+        extra = RESIDUALS[name].extra_parameters(width, 3, norm=norm, **options)
+        assert sum(p.numel() for p in residual.parameters()) == 4 * norms + extra
 
 
 def test_parameters_are_those_of_the_published_table():
@@ -94,8 +93,8 @@ def test_parameters_are_those_of_the_published_table():
         (8, 128, 80, 1618),
     ]:
         sizes = {"norm": "layer_norm", "num_streams": num_streams}
-        assert static.parameters_per_sublayer(width, **sizes) == shc
-        assert dynamic.parameters_per_sublayer(width, **sizes) == dhc
+        assert static.extra_parameters(width, 1, **sizes) == shc
+        assert dynamic.extra_parameters(width, 1, **sizes) == dhc
 
 
 def test_only_dynamic_maps_decay(name):
