@@ -19,16 +19,15 @@ import typer
 
 from fints import __version__
 from fints.cli_data import data
+from fints.cli_schemes import schemes
 from fints.terminal import AsJson, Refusal, print_json, print_table, refusing
 
 __all__ = ["app", "main"]
 
-# The sizes at which `schemes` counts parameters.
-WIDTH, SUBLAYERS = 64, 24
-
 # Plain help: importing what draws rich's boxes takes longer than the whole command without them.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(data, name="data", help="List, show or check data.")
+app.add_typer(schemes, name="schemes", help="List, draw or convert residual schemes.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,34 +85,6 @@ def doctor(as_json: AsJson = False) -> None:
             f"{len(wrong)} of {len(checks)} checks are wrong." if wrong else "Everything fints needs is here."
         )
     raise typer.Exit(1 if wrong else 0)
-
-
-@app.command()
-def schemes(as_json: AsJson = False) -> None:
-    """List the residual schemes: equation, size, start, paper."""
-    from fints.residual import RESIDUALS
-
-    rows = [
-        {
-            "name": name,
-            "equation": scheme.equation,
-            "paper": scheme.paper,
-            "parameter_formula": scheme.parameter_formula,
-            "extra_parameters": scheme.extra_parameters(WIDTH, SUBLAYERS, norm="layer_norm"),
-            "equals_pre_norm_at_start": scheme.equals_pre_norm_at_start,
-        }
-        for name, scheme in RESIDUALS.items()
-    ]
-    if as_json:
-        print_json({"width": WIDTH, "sublayers": SUBLAYERS, "schemes": rows})
-        return
-    for row in rows:
-        start = "the same function as" if row["equals_pre_norm_at_start"] else "another function than"
-        print(f"{row['name']}\n  {row['equation']}")
-        print(
-            f"  parameters: {row['parameter_formula']} ({row['extra_parameters']:+,} at D {WIDTH}, L {SUBLAYERS})"
-        )
-        print(f"  {start} Pre-Norm at the start\n  {row['paper']}")
 
 
 @app.command()
