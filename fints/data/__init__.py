@@ -9,6 +9,7 @@ from fints.data.check import Finding, Report, check
 from fints.data.features import FEATURES, features
 from fints.data.panel import Panel
 from fints.data.scaling import StandardScaler
+from fints.data.semi_synthetic import semi_synthetic
 from fints.data.sources import read
 from fints.data.synthetic import Simulation, simulate
 from fints.data.targets import TARGETS, targets
@@ -35,6 +36,7 @@ __all__ = [
     "load",
     "planted_signal",
     "read",
+    "semi_synthetic",
     "simulate",
     "store",
     "store_simulation",

@@ -182,9 +182,7 @@ def simulate(
     shocks = volatility_daily * (np.sqrt(share) * factor + np.sqrt(1 - share) * idiosyncratic)
     volatility = volatility_daily * np.sqrt(share * factor_variance + (1 - share) * own_variance)
 
-    g = {"linear": lambda: a, "interaction": lambda: a * b, "gated_filter": lambda: gated_filter(a, b)}[
-        signal
-    ]()
+    g = planted_g(signal, a, b)
     scale = volatility if signal_scale == "proportional" else np.full_like(volatility, volatility_daily)
     # Row t of `scale`, `shocks` and `volatility` belongs to the step from t to t + 1.
     planted = math.sqrt(r2 / (1 - r2)) * scale * g
@@ -211,6 +209,13 @@ def simulate(
         oracle_r2=float(r2),
         realised_oracle_r2=float(1 - error / outcome),
     )
+
+
+def planted_g(signal: str, a: Array, b: Array) -> Array:
+    """Return g (days, assets) of the module's text for a name of `SIGNALS`."""
+    if signal == "gated_filter":
+        return gated_filter(a, b)
+    return a * b if signal == "interaction" else a
 
 
 def gated_filter(a: Array, b: Array) -> Array:
