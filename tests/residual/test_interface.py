@@ -8,6 +8,11 @@ import torch
 from fints.residual import RESIDUALS, build_residual, options_of
 
 NAMES = list(RESIDUALS)
+# The embedding is rescaled on entry, as these schemes' equations say.
+RESCALE_ON_ENTRY = {"peri_ln", "window_rescaled_pre_norm"}
+# Own parameters that decay, by prefix of their names: maps from the state to mixing weights. Gains,
+# biases, scalars and static weights do not.
+DECAYED = {"dynamic_hyper_connections": ("W.",)}
 
 
 def states_of(state) -> tuple[torch.Tensor, ...]:
@@ -28,6 +33,10 @@ def test_merging_what_was_opened_gives_it_back_bit_for_bit(name, num_streams):
         assert torch.equal(residual.merge(residual.open(x), 0), x)
 
 
+# What a branch is given, from what its sublayer reads, where that is not the sublayer's norm of it.
+BRANCH_INPUT = {"post_norm": lambda residual, h, layer: h}
+
+
 def test_a_branch_is_given_the_norm_of_what_read_returns_and_runs_once(network, x, name):
     net = network(name, random=True)
     state, given = net.residual.open(x), []
@@ -35,7 +44,8 @@ def test_a_branch_is_given_the_norm_of_what_read_returns_and_runs_once(network, 
         h = net.residual.read(state, layer)
         state = net.residual.step(state, layer, lambda u, branch=branch: given.append(u) or branch(u))
         assert len(given) == layer + 1
-        expected = h if name == "post_norm" else net.residual.norms[layer](h)
+        given_is = BRANCH_INPUT.get(name, lambda residual, h, layer: residual.norms[layer](h))
+        expected = given_is(net.residual, h, layer)
         torch.testing.assert_close(given[-1], expected, rtol=0, atol=1e-12)
 
 
@@ -99,8 +109,10 @@ def test_parameters_are_those_of_the_published_table():
 
 def test_only_dynamic_maps_decay(name):
     residual = build_residual(name, None, width=8, num_sublayers=2)
-    decayed = {key for key, _ in residual.named_parameters()} - residual.no_decay()
-    assert decayed == ({"W.0", "W.1"} if name == "dynamic_hyper_connections" else set())
+    names = {key for key, _ in residual.named_parameters()}
+    assert residual.no_decay() <= names
+    expected = {key for key in names if key.startswith(DECAYED.get(name, ()))}
+    assert names - residual.no_decay() == expected
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
@@ -134,17 +146,23 @@ def test_under_autocast_branches_run_lower_and_the_trunk_does_not(name):
 def test_a_scheme_says_whether_its_trunk_grows_with_depth(name):
     torch.manual_seed(0)
     residual = build_residual(name, width=64, num_sublayers=8)
-    state = residual.open(torch.randn(2, 3, 64))
+    state = residual.open(100 * torch.randn(2, 3, 64))
     for layer in range(8):
         state = residual.step(state, layer, lambda u: 3 * torch.randn(u.shape))
     length = residual.merge(state, 8).norm(dim=-1).mean().item()
-    assert (length < 1.01 * 64**0.5) == RESIDUALS[name].normalises_trunk
+    assert (length < 1.01 * 64**0.5) == residual.part(7).normalises_trunk
 
 
 def test_every_scheme_says_where_it_is_from(name):
     scheme = RESIDUALS[name]
-    assert "arXiv" in scheme.paper
+    assert scheme.paper
     assert "F(" in scheme.equation
-    assert scheme.equals_pre_norm_at_start == (name != "post_norm")
+    assert scheme.parameter_formula
     for section in ("Source:", "Departures:", "Parameters per sublayer"):
         assert section in scheme.__doc__
+
+
+def test_a_scheme_says_truly_whether_it_starts_as_pre_norm(network, x, name):
+    ours, pre_norm = network(name)(x), network("pre_norm")(x)
+    distance = (ours - pre_norm).abs().max().item()
+    assert (distance < 1e-10) == RESIDUALS[name].equals_pre_norm_at_start, distance
