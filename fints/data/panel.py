@@ -220,13 +220,7 @@ class Panel:
                     f"{name}: a simple return must be above -1; got {ruin[column][0]:g} at {_keys(ruin)}. "
                     "Codes such as -44 to -99 stand for missing: make them null."
                 )
-        growth = pl.col(column).log1p() if kind == "simple" else pl.col(column)
-        level = (
-            frame.sort(*KEYS)
-            .with_columns(growth.fill_null(0.0).cum_sum().over("asset").exp().alias(price))
-            .with_columns(pl.when(pl.col(column).is_not_null()).then(pl.col(price)).alias(price))
-        )
-        return cls(level, price=price, name=name)
+        return cls(growth_index(frame, column, kind, price), price=price, name=name)
 
 
 def normalise(frame: pl.DataFrame, *, price: str, name: str) -> pl.DataFrame:
@@ -309,6 +303,17 @@ def find_faults(frame: pl.DataFrame, price: str) -> list[Fault]:
             Fault("no_price", f"{price} is null in every row", "Name the column of prices with price=", (0,))
         )
     return faults
+
+
+def growth_index(frame: pl.DataFrame, column: str, kind: str, price: str) -> pl.DataFrame:
+    """Return the frame sorted by keys with the index that grows by `column`, null where that is null.
+
+    The index is 1 before an asset's first return: ``exp(sum of log(1 + r))`` of "simple" returns r, ``exp(sum
+    of r)`` of "log" ones.
+    """
+    growth = pl.col(column).log1p() if kind == "simple" else pl.col(column)
+    index = growth.fill_null(0.0).cum_sum().over("asset").exp()
+    return frame.sort(*KEYS).with_columns(pl.when(pl.col(column).is_not_null()).then(index).alias(price))
 
 
 def unpivot(frame: pl.DataFrame, price: str) -> pl.DataFrame:
