@@ -4,135 +4,50 @@ Each mutant is a textual patch to a temporary copy of the package; the working t
 touched. A mutant is killed when a test it names fails on the patched copy; every named test must
 pass on the unpatched one, and a patch that no longer applies is an error, not a survivor.
 
-Prints one line a mutant and `killed/planted`; exit code 0 only if all are killed.
+The mutants are those of the tuple MUTANTS in every other file of this folder, one file a family of
+schemes. Prints one line a mutant and `killed/planted`; exit code 0 only if all are killed.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HYPER_CONNECTIONS = "fints/residual/hyper_connections.py"
-EQUATION = "tests/residual/test_hyper_connections_equation.py"
-START = "tests/residual/test_hyper_connections_start.py"
-INTERFACE = "tests/residual/test_interface.py"
+FOLDER = Path(__file__).parent
+# The folder is no package: tests that load this file by its path find its neighbours here.
+if str(FOLDER) not in sys.path:
+    sys.path.insert(0, str(FOLDER))
+
+from mutant import Mutant  # noqa: E402
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mutant:
-    """One mistake seen in public code: its patch and the test that must notice."""
-
-    mistake: str
-    file: str
-    old: str
-    new: str
-    test: str
+def gathered() -> tuple[Mutant, ...]:
+    """Return the mutants of every file beside this one."""
+    names = sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("test_"))
+    modules = [importlib.import_module(name) for name in names if name not in ("run", "mutant")]
+    return tuple(mutant for module in modules for mutant in module.MUTANTS)
 
 
-MUTANTS = (
-    Mutant(
-        mistake="static: streams are mixed, and the unmixed ones carried on",
-        file=HYPER_CONNECTIONS,
-        old="            u, carried = mixed.split([1, self.num_streams])\n",
-        new="            u, _ = mixed.split([1, self.num_streams])\n"
-        "            carried = state.reshape(self.num_streams, -1)\n",
-        test=f"{EQUATION}::test_static_hyper_connections_are_their_equation",
-    ),
-    Mutant(
-        mistake="dynamic: streams are mixed, and the unmixed ones carried on",
-        file=HYPER_CONNECTIONS,
-        old="            u, carried = (width_connection.mT @ state).split([1, self.num_streams], dim=-2)\n",
-        new="            u, carried = (width_connection.mT @ state)[..., :1, :], state\n",
-        test=f"{EQUATION}::test_dynamic_hyper_connections_are_their_equation",
-    ),
-    Mutant(
-        mistake="the mix of streams does not depend on A_r",
-        file=HYPER_CONNECTIONS,
-        old="width_connection = torch.cat([self.A_m[layer], self.A_r[layer]], dim=1)\n",
-        new="width_connection = torch.cat([self.A_m[layer], torch.eye(len(state)).to(state)], dim=1)\n",
-        test=f"{EQUATION}::test_the_output_depends_on_how_streams_are_mixed",
-    ),
-    Mutant(
-        mistake="static: A_r is transposed",
-        file=HYPER_CONNECTIONS,
-        old="torch.cat([self.A_m[layer], self.A_r[layer]], dim=1)\n",
-        new="torch.cat([self.A_m[layer], self.A_r[layer].t()], dim=1)\n",
-        test=f"{EQUATION}::test_static_hyper_connections_are_their_equation",
-    ),
-    Mutant(
-        mistake="dynamic: the static A_r is transposed",
-        file=HYPER_CONNECTIONS,
-        old="torch.cat([self.A_m[layer], self.A_r[layer], self.B[layer].t()], dim=1)\n",
-        new="torch.cat([self.A_m[layer], self.A_r[layer].t(), self.B[layer].t()], dim=1)\n",
-        test=f"{EQUATION}::test_dynamic_hyper_connections_are_their_equation",
-    ),
-    Mutant(
-        mistake="dynamic: A_r(H) is transposed as a whole",
-        file=HYPER_CONNECTIONS,
-        old="            u, carried = (width_connection.mT @ state).split([1, self.num_streams], dim=-2)\n",
-        new="            u = width_connection[..., :1].mT @ state\n"
-        "            carried = width_connection[..., 1:] @ state\n",
-        test=f"{EQUATION}::test_dynamic_hyper_connections_are_their_equation",
-    ),
-    Mutant(
-        mistake="the home stream is that of the block, not of the sublayer",
-        file=HYPER_CONNECTIONS,
-        old="    home[layer % num_streams] = 1.0\n",
-        new="    home[layer // 2 % num_streams] = 1.0\n",
-        test=f"{START}::test_each_sublayer_reads_its_home_stream",
-    ),
-    Mutant(
-        mistake="the home stream is drawn at random",
-        file=HYPER_CONNECTIONS,
-        old="    home[layer % num_streams] = 1.0\n",
-        new="    home[int(torch.randint(num_streams, ()))] = 1.0\n",
-        test=f"{START}::test_each_sublayer_reads_its_home_stream",
-    ),
-    Mutant(
-        mistake="every sublayer reads the mean of the streams",
-        file=HYPER_CONNECTIONS,
-        old="    home[layer % num_streams] = 1.0\n",
-        new="    home[:] = 1.0 / num_streams\n",
-        test=f"{START}::test_each_sublayer_reads_its_home_stream",
-    ),
-    Mutant(
-        mistake="the depth of the scheme's first sublayer is forgotten",
-        file=HYPER_CONNECTIONS,
-        old="nn.ParameterList(_home_stream(first_layer + k, num_streams)",
-        new="nn.ParameterList(_home_stream(k, num_streams)",
-        test=f"{START}::test_each_sublayer_reads_its_home_stream",
-    ),
-    Mutant(
-        mistake="dynamic: weight decay on the static matrices",
-        file=HYPER_CONNECTIONS,
-        old='if not name.startswith("W.")}',
-        new='if not name.startswith(("W.", "A_m.", "A_r.", "B."))}',
-        test=f"{INTERFACE}::test_only_dynamic_maps_decay",
-    ),
-    Mutant(
-        mistake="static: weight decay on the static matrices",
-        file=HYPER_CONNECTIONS,
-        old="        return {name for name, _ in self.named_parameters()}\n",
-        new='        return {name for name, _ in self.named_parameters() if "norm" in name}\n',
-        test=f"{INTERFACE}::test_only_dynamic_maps_decay",
-    ),
-)
+MUTANTS = gathered()
+# The tests that mutants may name, each folder with its own conftest.
+TESTED = ("residual", "model", "training")
 
 
 def copy_of_the_package(folder: Path) -> None:
     """Copy what the named tests need, and nothing that an earlier run left behind."""
     shutil.copytree(ROOT / "fints", folder / "fints", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(
-        ROOT / "tests" / "residual",
-        folder / "tests" / "residual",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
+    for name in TESTED:
+        shutil.copytree(
+            ROOT / "tests" / name,
+            folder / "tests" / name,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     shutil.copy(ROOT / "pyproject.toml", folder)
 
 
@@ -171,7 +86,7 @@ def plant(folder: Path, mutant: Mutant) -> str:
     if mutant.old not in source:
         raise ValueError(
             f"the mutant {mutant.mistake!r} no longer applies: {mutant.file} does not hold\n{mutant.old}\n"
-            "Rewrite its patch in tests/mutants/run.py after the source."
+            "Rewrite its patch in tests/mutants after the source."
         )
     path.write_text(source.replace(mutant.old, mutant.new))
     return source
