@@ -1,45 +1,67 @@
-"""Three hundred steps are enough for a simple signal."""
+"""Every scheme learns a simple signal to nine tenths of what its oracle knows, at depth 4 in 300 steps."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from fints.config import ModelConfig
+from fints.data import simulate
 from fints.model import build
+from fints.residual import RESIDUALS
+
+TOKENS, STEPS = 4, 300
+# Controls that forget or cannot mix, with the reason that their docstrings give.
+EXCEPTED: dict[str, str] = {}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("residual", ["pre_norm", "dynamic_hyper_connections"])
-def test_a_planted_linear_signal_is_learned_in_300_steps(residual):
-    generator = torch.Generator().manual_seed(3)
-    features = torch.randn(40, 1000, 4, generator=generator)
-    signal = 0.8 * features[..., 0] - 0.6 * features[..., 1].roll(3, 1)
-    signal = signal / signal.std() * math.sqrt(0.2)
-    target = signal + math.sqrt(0.8) * torch.randn(signal.shape, generator=generator)
-    windows = features.unfold(1, 24, 1).mT
-    signal, target = signal.unfold(1, 24, 1), target.unfold(1, 24, 1)
-
-    network = build(ModelConfig(residual=residual, width=32, depth=2), num_features=4, context=24, seed=0)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1, (step + 1) / 50) * 0.5 * (1 + math.cos(math.pi * step / 300))
+@pytest.fixture(scope="module")
+def windows():
+    """Features (A, W, T, F), the oracle's forecast and the outcome (A, W, T) of a linear signal at R2 20 %."""
+    drawn = simulate(num_assets=40, num_days=2000, r2=0.20, signal="linear", noise="gaussian", seed=11)
+    frame = drawn.panel.frame.join(drawn.signal, on=["date", "asset"]).sort("asset", "date")
+    shape = (40, frame.height // 40)
+    price = frame["close"].to_numpy().reshape(shape)
+    outcome = np.diff(np.log(price))
+    unit = outcome.std()
+    # The first date has no price before it, the last no outcome.
+    features = frame.select("a", "b").to_numpy().reshape(*shape, 2)[:, 1:-1]
+    signal = frame["signal"].to_numpy().reshape(shape)[:, 1:-1] / unit
+    features, signal, outcome = (
+        torch.tensor(values, dtype=torch.float32) for values in (features, signal, outcome[:, 1:] / unit)
     )
-    for _ in range(300):
+    return features.unfold(1, TOKENS, 1).mT, signal.unfold(1, TOKENS, 1), outcome.unfold(1, TOKENS, 1)
+
+
+def share_of_oracle(residual, windows):
+    """Train on the first 20 assets at every token; return 1 - E(p - s)^2 / E s^2 on the others."""
+    features, signal, outcome = windows
+    network = build(ModelConfig(residual=residual, width=16, depth=4), num_features=2, context=TOKENS, seed=0)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, (step + 1) / 50) * 0.5 * (1 + math.cos(math.pi * step / STEPS))
+    )
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(STEPS):
         asset = torch.randint(0, 20, (64,), generator=generator)
-        day = torch.randint(0, windows.shape[1], (64,), generator=generator)
-        loss = (network(windows[asset, day]).mean[..., 0] - target[asset, day]).square().mean()
+        day = torch.randint(0, features.shape[1], (64,), generator=generator)
+        loss = (network(features[asset, day]).mean[..., 0] - outcome[asset, day]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-
-    held_out = windows[20:, ::7].reshape(-1, 24, 4)
-    oracle = signal[20:, ::7].reshape(-1, 24)[:, -1]
+    oracle = signal[20:, ::TOKENS, -1]
     with torch.no_grad():
-        forecast = network(held_out).mean[:, -1, 0]
-    share_of_oracle = 1 - (forecast - oracle).square().mean() / oracle.square().mean()
-    assert share_of_oracle > 0.5
+        forecast = network(features[20:, ::TOKENS].flatten(0, 1)).mean[:, -1, 0].view_as(oracle)
+    return 1 - ((forecast - oracle).square().mean() / oracle.square().mean()).item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("residual", [name for name in RESIDUALS if name not in EXCEPTED])
+def test_a_simple_signal_is_learned_to_nine_tenths_of_the_oracle(residual, windows):
+    share = share_of_oracle(residual, windows)
+    assert share >= 0.9

@@ -43,6 +43,7 @@ def test_checkpointing_replays_dropout(model, x, residual):
     assert all(torch.equal(gradients[name], g) for name, g in plain_gradients.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["kept", "checkpointed"])
 def test_the_pass_is_one_graph_with_equal_gradients(model, x, residual, checkpointed):
     network = model(residual=residual, random=True, depth=2)
