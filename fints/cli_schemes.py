@@ -46,7 +46,8 @@ def schemes_list(as_json: AsJson = False) -> None:
         start = "the same function as" if row["equals_pre_norm_at_start"] else "another function than"
         told = (
             row["equation"],
-            f"parameters: {row['parameter_formula']}: {row['extra_parameters']:+,} at D {WIDTH}, L {SUBLAYERS}",
+            f"parameters: {row['parameter_formula']}: "
+            f"{row['extra_parameters']:+,} at D {WIDTH}, L {SUBLAYERS}",
             f"{start} Pre-Norm at the start",
             row["paper"],
         )

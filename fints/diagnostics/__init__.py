@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fints.diagnostics.depth_mixing import DepthMixing, depth_mixing
 from fints.diagnostics.gradients import branch_gradient_norms, output_gradient_norms, update_to_weight
 from fints.diagnostics.profile import MEASURES, Profiler, profile
 from fints.diagnostics.similarity import (
@@ -15,9 +16,11 @@ from fints.diagnostics.similarity import (
 
 __all__ = [
     "MEASURES",
+    "DepthMixing",
     "Profiler",
     "branch_gradient_norms",
     "centred",
+    "depth_mixing",
     "effective_rank",
     "mean_cosine",
     "null_cosine",

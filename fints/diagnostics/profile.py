@@ -28,7 +28,7 @@ from fints.model import Trace, Transformer
 from fints.training import make_loss, one_thread
 from fints.training.losses import Loss
 
-__all__ = ["MEASURES", "Profiler", "profile"]
+__all__ = ["MEASURES", "Profiler", "evaluation_mode", "profile"]
 
 MEASURES = (
     "adjacent_cosine",
@@ -106,7 +106,7 @@ def profile(
         undefined: between neighbours at sublayer 0, of tensors that are all zero or not finite.
     """
     trace = Trace()
-    with _evaluation(model), one_thread(), torch.enable_grad():
+    with evaluation_mode(model), one_thread(), torch.enable_grad():
         value = loss(model(x, trace=trace), y).mean()
         parameter_norms = branch_gradient_norms(value, model.branches)
         output_norms = output_gradient_norms(value, trace.outputs)
@@ -199,7 +199,7 @@ class Profiler:
 
 
 @contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switch dropout off inside."""
     training = model.training
     model.eval()

@@ -25,6 +25,8 @@ class Trace:
     outputs : list of Tensor
         What each branch returned; ``torch.autograd.grad(loss, trace.outputs)`` gives gradients by
         depth.
+    states : list
+        What the scheme carries into each sublayer.
     trunks : list of Tensor
         The state entering each sublayer as one stream. Beside the pass where a scheme has many
         streams.
@@ -35,11 +37,13 @@ class Trace:
     def __init__(self) -> None:
         self.read: list[Tensor] = []
         self.outputs: list[Tensor] = []
+        self.states: list[State] = []
         self.trunks: list[Tensor] = []
         self.final: Tensor | None = None
 
     def watch(self, residual: Residual[Any], state: State, layer: int, branch: Branch) -> Branch:
         """Write down the state entering `layer`; return `branch`, which writes its output."""
+        self.states.append(state)
         self.read.append(residual.read(state, layer))
         self.trunks.append(residual.merge(state, layer))
 
