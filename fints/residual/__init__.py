@@ -8,24 +8,50 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import types
 import typing
 from collections.abc import Mapping
 from typing import Any
 
+from fints.residual.admin import Admin
 from fints.residual.base import Branch, Mixing, Residual, State, make_norm
+from fints.residual.deep_norm import DeepNorm
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
-from fints.residual.single_stream import PostNorm, PreNorm
+from fints.residual.layer_norm_scaling import LayerNormScaling
+from fints.residual.output_norms import PeriLN, SandwichNorm
+from fints.residual.rescaled_norms import (
+    FrozenScalePostNorm,
+    WindowRescaledPreNorm,
+    WindowScaleRestoringPostNorm,
+)
+from fints.residual.resi_dual import ResiDual
+from fints.residual.single_stream import NoSkip, PostNorm, PreNorm
+from fints.residual.skip_weights import LayerScale, LearnableSkip, ReZero, SkipInit
 
 __all__ = [
     "RESIDUALS",
+    "Admin",
     "Branch",
+    "DeepNorm",
     "DynamicHyperConnections",
+    "FrozenScalePostNorm",
+    "LayerNormScaling",
+    "LayerScale",
+    "LearnableSkip",
     "Mixing",
+    "NoSkip",
+    "PeriLN",
     "PostNorm",
     "PreNorm",
+    "ReZero",
+    "ResiDual",
     "Residual",
+    "SandwichNorm",
+    "SkipInit",
     "State",
     "StaticHyperConnections",
+    "WindowRescaledPreNorm",
+    "WindowScaleRestoringPostNorm",
     "build_residual",
     "make_norm",
     "options_of",
@@ -34,6 +60,20 @@ __all__ = [
 RESIDUALS: dict[str, type[Residual[Any]]] = {
     "pre_norm": PreNorm,
     "post_norm": PostNorm,
+    "no_skip": NoSkip,
+    "learnable_skip": LearnableSkip,
+    "sandwich_norm": SandwichNorm,
+    "peri_ln": PeriLN,
+    "layer_norm_scaling": LayerNormScaling,
+    "layer_scale": LayerScale,
+    "re_zero": ReZero,
+    "skip_init": SkipInit,
+    "deep_norm": DeepNorm,
+    "resi_dual": ResiDual,
+    "admin": Admin,
+    "window_rescaled_pre_norm": WindowRescaledPreNorm,
+    "window_scale_restoring_post_norm": WindowScaleRestoringPostNorm,
+    "frozen_scale_post_norm": FrozenScalePostNorm,
     "static_hyper_connections": StaticHyperConnections,
     "dynamic_hyper_connections": DynamicHyperConnections,
 }
@@ -69,6 +109,11 @@ def build_residual(
             listed = f"Options of {name}: {', '.join(known)}." if known else f"{name} has no options."
             raise ValueError(f"unknown option {option!r} of {name}.{_near(option, known)} {listed}")
         wanted = hints[option]
+        if typing.get_origin(wanted) is types.UnionType:
+            # An option that may be left open: a value, or None for the scheme's own choice.
+            if value is None:
+                continue
+            (wanted,) = (kind for kind in typing.get_args(wanted) if kind is not type(None))
         # bool is a subclass of int, and a whole number stands for a float.
         fits = isinstance(value, bool) == (wanted is bool) and isinstance(
             value, (int, float) if wanted is float else wanted
