@@ -13,7 +13,7 @@ import polars as pl
 
 from fints.evaluation.distribution import coverage, crps, log_score
 from fints.evaluation.rows import columns, group_starts, known_rows, refuse_infinite, require_columns
-from fints.evaluation.serial import newey_west_t
+from fints.evaluation.serial import mean_t
 
 __all__ = [
     "ic_series",
@@ -76,7 +76,7 @@ def metrics(frame: pl.DataFrame, *, horizon: int = 1) -> dict[str, float | int |
         spread = float(series.std(ddof=1)) if len(series) > 1 else 0.0
         found[name] = mean
         found[f"{name}_ir"] = None if mean is None else _ratio(mean, spread)
-        found[f"{name}_t"] = newey_west_t(series, horizon=horizon)
+        found[f"{name}_t"] = mean_t(series, horizon=horizon)
     found["days"] = ics.height - ics["rank_ic"].null_count()
     found["missing_days"] = ics["rank_ic"].null_count()
     found["rows"] = rows.height

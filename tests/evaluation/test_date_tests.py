@@ -9,20 +9,39 @@ import polars as pl
 import pytest
 import statsmodels.api as sm
 from scipy import stats
+from scipy.fft import dct
 from statsmodels.tsa.stattools import diebold_mariano_test
 
 from fints.evaluation import clark_west, diebold_mariano
 
 
-@pytest.mark.parametrize("horizon", [1, 5])
-def test_diebold_mariano_of_one_asset_is_that_of_statsmodels(forecasts, horizon: int):
+def test_diebold_mariano_of_one_asset_is_that_of_statsmodels(forecasts):
     rng = np.random.default_rng(0)
     y, a, b = rng.standard_normal((3, 200, 1))
-    expected = diebold_mariano_test(y.ravel(), a.ravel(), b.ravel(), harvey_adj=True, horizon=horizon)
-    found = diebold_mariano(forecasts(y, a), forecasts(y, b), horizon=horizon)
+    expected = diebold_mariano_test(y.ravel(), a.ravel(), b.ravel(), harvey_adj=True, horizon=1)
+    found = diebold_mariano(forecasts(y, a), forecasts(y, b))
     assert found.statistic == pytest.approx(expected.statistic, rel=1e-10)
     assert found.p == pytest.approx(expected.pvalue, rel=1e-8)
     assert found.dates == 200
+
+
+def test_overlapping_outcomes_have_the_errors_of_the_lowest_frequencies(forecasts):
+    rng = np.random.default_rng(8)
+    y, a, b = rng.standard_normal((3, 200, 2))
+    series = ((y - a) ** 2 - (y - b) ** 2).mean(axis=1)
+    # 200 dates at horizon 5: min(0.4 T^(2/3), T / 4h) = min(13.7, 10) frequencies, by a discrete cosine transform.
+    waves = dct(series, type=2, norm="ortho")[1:11]
+    t = series.mean() * math.sqrt(200) / math.sqrt(np.mean(waves**2))
+    found = diebold_mariano(forecasts(y, a), forecasts(y, b), horizon=5)
+    assert found.statistic == pytest.approx(t, rel=1e-10)
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(t), 10), rel=1e-10)
+    half = stats.t.ppf(0.975, 10) * series.mean() / t
+    assert (found.low, found.high) == pytest.approx((series.mean() - half, series.mean() + half), rel=1e-10)
+    nested = clark_west(forecasts(y, a), horizon=5)
+    adjusted = (2 * y * a).mean(axis=1)
+    waves = dct(adjusted, type=2, norm="ortho")[1:11]
+    t = adjusted.mean() * math.sqrt(200) / math.sqrt(np.mean(waves**2))
+    assert (nested.statistic, nested.p) == pytest.approx((t, stats.t.sf(t, 10)), rel=1e-10)
 
 
 def test_diebold_mariano_averages_over_assets_before_it_tests(forecasts):
