@@ -9,6 +9,7 @@ rows; dynamic (B, T, n, D), one small product a token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -24,6 +25,7 @@ from fints.residual.base import (
     mean_of_streams,
     norm_parameters,
 )
+from fints.residual.streams import check_num_streams, copies, home_stream, output_factor, scale_output
 
 __all__ = ["DynamicHyperConnections", "StaticHyperConnections"]
 
@@ -60,14 +62,18 @@ class StaticHyperConnections(Residual[Tensor]):
         Global index of the first sublayer.
     num_streams : int
         n, at least 1. With 1 the scheme is known to be worse than Pre-Norm: a negative control.
+    out_init_scale : str
+        What `init_branch` does to the fresh output weights of a branch: "none" leaves them,
+        "mul_sqrt_n" and "div_sqrt_n" multiply or divide them by sqrt(n), the two readings of the
+        paper. Either gives up the equality with Pre-Norm at the start.
 
     Notes
     -----
     Source: Zhu et al. 2025, arXiv 2409.19606v3.
     Departures: the read-out averages the streams where the paper sums them (the final norm removes
     the factor n, and an average keeps its input's scale, so that eps acts as in Pre-Norm); output
-    weights of branches are not rescaled by sqrt(n), whose direction the paper leaves open and which
-    would break the equality with Pre-Norm.
+    weights of branches are not rescaled by sqrt(n) unless asked for: the paper leaves the direction
+    open, and neither keeps the spread of the summed output, since the streams start equal.
     Parameters per sublayer beyond the branch's norm: n (n + 2).
     """
 
@@ -86,19 +92,56 @@ class StaticHyperConnections(Residual[Tensor]):
         norm_eps: float = 1e-5,
         first_layer: int = 0,
         num_streams: int = 4,
+        out_init_scale: str = "none",
     ) -> None:
         super().__init__()
         check_sizes(width, num_sublayers, first_layer)
-        _check_num_streams(num_streams)
+        check_num_streams(num_streams)
         self.num_streams = num_streams
+        self.output_factor = output_factor(out_init_scale, num_streams)
         self.norms = nn.ModuleList(make_norm(norm, width, norm_eps) for _ in range(num_sublayers))
         self.final_norm = make_norm(norm, width, norm_eps)
-        self.A_m = nn.ParameterList(_home_stream(first_layer + k, num_streams) for k in range(num_sublayers))
+        self.A_m = nn.ParameterList(
+            home_stream(first_layer + k, num_streams).view(-1, 1) for k in range(num_sublayers)
+        )
         self.A_r = nn.ParameterList(torch.eye(num_streams) for _ in range(num_sublayers))
         self.B = nn.ParameterList(torch.ones(1, num_streams) for _ in range(num_sublayers))
 
+    @classmethod
+    def from_matrices(
+        cls, matrices: Sequence[Tensor], width: int, *, norm: str = "layer_norm", norm_eps: float = 1e-5
+    ) -> StaticHyperConnections:
+        """Return the scheme whose sublayers start from the given [[0, B], [A_m, A_r]] (n + 1, n + 1).
+
+        `fints.residual.hyper_connection_matrices` has those of known layouts. They are starting
+        values: the matrices are parameters like any others.
+
+        Raises
+        ------
+        ValueError
+            If there is no matrix, their shapes differ or are not square, or a corner is not 0.
+        """
+        shapes = {tuple(each.shape) for each in matrices}
+        if len(shapes) != 1 or not all(len(s) == 2 and s[0] == s[1] >= 2 for s in shapes):
+            raise ValueError(
+                "matrices must be one square matrix [[0, B], [A_m, A_r]] of one size for each sublayer; "
+                f"got shapes {sorted(shapes)}."
+            )
+        if any(each[0, 0] != 0 for each in matrices):
+            raise ValueError("the first entry of each matrix must be 0: a branch's output is not its input.")
+        num_streams = matrices[0].shape[0] - 1
+        scheme = cls(width, len(matrices), norm=norm, norm_eps=norm_eps, num_streams=num_streams)
+        with torch.no_grad():
+            for layer, each in enumerate(matrices):
+                scheme.B[layer].copy_(each[:1, 1:])
+                scheme.A_m[layer].copy_(each[1:, :1])
+                scheme.A_r[layer].copy_(each[1:, 1:])
+        return scheme
+
     @staticmethod
-    def extra_parameters(width: int, num_sublayers: int, *, norm: str, num_streams: int = 4) -> int:
+    def extra_parameters(
+        width: int, num_sublayers: int, *, norm: str, num_streams: int = 4, out_init_scale: str = "none"
+    ) -> int:
         """Return L n (n + 2)."""
         return num_sublayers * num_streams * (num_streams + 2)
 
@@ -131,6 +174,16 @@ class StaticHyperConnections(Residual[Tensor]):
     def close(self, state: Tensor, layer: int) -> Tensor:
         """Return N(mean of the streams)."""
         return self.final_norm(self.merge(state, layer))
+
+    def init_branch(self, branch: nn.Module, layer: int) -> None:
+        """Multiply the weight of ``branch.output`` as `out_init_scale` says.
+
+        Raises
+        ------
+        ValueError
+            If it says so and the branch has no linear map called `output`.
+        """
+        scale_output(branch, self.output_factor)
 
     def no_decay(self) -> set[str]:
         """Return all names: decay would pull A_r = I and B = 1 towards a network without streams."""
@@ -190,6 +243,8 @@ class DynamicHyperConnections(Residual[Tensor]):
         n, at least 1.
     tanh : bool
         Whether the dynamic part passes through tanh (the paper's default) or is linear.
+    out_init_scale : str
+        As in `StaticHyperConnections`.
 
     Notes
     -----
@@ -217,15 +272,19 @@ class DynamicHyperConnections(Residual[Tensor]):
         first_layer: int = 0,
         num_streams: int = 4,
         tanh: bool = True,
+        out_init_scale: str = "none",
     ) -> None:
         super().__init__()
         check_sizes(width, num_sublayers, first_layer)
-        _check_num_streams(num_streams)
+        check_num_streams(num_streams)
         self.num_streams = num_streams
+        self.output_factor = output_factor(out_init_scale, num_streams)
         self.tanh = tanh
         self.norms = nn.ModuleList(make_norm(norm, width, norm_eps) for _ in range(num_sublayers))
         self.final_norm = make_norm(norm, width, norm_eps)
-        self.A_m = nn.ParameterList(_home_stream(first_layer + k, num_streams) for k in range(num_sublayers))
+        self.A_m = nn.ParameterList(
+            home_stream(first_layer + k, num_streams).view(-1, 1) for k in range(num_sublayers)
+        )
         self.A_r = nn.ParameterList(torch.eye(num_streams) for _ in range(num_sublayers))
         self.B = nn.ParameterList(torch.ones(1, num_streams) for _ in range(num_sublayers))
         self.W = nn.ParameterList(torch.zeros(width, num_streams + 2) for _ in range(num_sublayers))
@@ -235,7 +294,13 @@ class DynamicHyperConnections(Residual[Tensor]):
 
     @staticmethod
     def extra_parameters(
-        width: int, num_sublayers: int, *, norm: str, num_streams: int = 4, tanh: bool = True
+        width: int,
+        num_sublayers: int,
+        *,
+        norm: str,
+        num_streams: int = 4,
+        tanh: bool = True,
+        out_init_scale: str = "none",
     ) -> int:
         """Return L times the size of N_dyn + D (n + 2) + n (n + 2) + 2."""
         per_sublayer = norm_parameters(norm, width) + (width + num_streams) * (num_streams + 2) + 2
@@ -243,8 +308,7 @@ class DynamicHyperConnections(Residual[Tensor]):
 
     def open(self, x: Tensor) -> Tensor:
         """Return n copies of x."""
-        # Contiguous, because a batched product of an expanded tensor runs token by token.
-        return x.unsqueeze(-2).expand(*x.shape[:-1], self.num_streams, x.shape[-1]).contiguous()
+        return copies(x, self.num_streams)
 
     def read(self, state: Tensor, layer: int) -> Tensor:
         """Return u = A_m(H)^T H."""
@@ -267,6 +331,16 @@ class DynamicHyperConnections(Residual[Tensor]):
     def close(self, state: Tensor, layer: int) -> Tensor:
         """Return N(mean of the streams)."""
         return self.final_norm(self.merge(state, layer))
+
+    def init_branch(self, branch: nn.Module, layer: int) -> None:
+        """Multiply the weight of ``branch.output`` as `out_init_scale` says.
+
+        Raises
+        ------
+        ValueError
+            If it says so and the branch has no linear map called `output`.
+        """
+        scale_output(branch, self.output_factor)
 
     def no_decay(self) -> set[str]:
         """Return all names but those of W: only the dynamic part may be decayed."""
@@ -301,16 +375,3 @@ class DynamicHyperConnections(Residual[Tensor]):
         scale = torch.cat([self.s_alpha[layer].expand(n + 1), self.s_beta[layer].expand(1)])
         width_connection, depth_connection = torch.addcmul(static, dynamic, scale).split([n + 1, 1], dim=-1)
         return width_connection, depth_connection
-
-
-def _home_stream(layer: int, num_streams: int) -> Tensor:
-    home = torch.zeros(num_streams, 1)
-    home[layer % num_streams] = 1.0
-    return home
-
-
-def _check_num_streams(num_streams: int) -> None:
-    if not isinstance(num_streams, int) or isinstance(num_streams, bool) or num_streams < 1:
-        raise ValueError(
-            f"num_streams must be a whole number of at least 1; got {num_streams!r}. Usual are 2, 4 and 8."
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutant import Mutant
 
 HYPER_CONNECTIONS = "fints/residual/hyper_connections.py"
+STREAMS = "fints/residual/streams.py"
 EQUATION = "tests/residual/test_hyper_connections_equation.py"
 START = "tests/residual/test_hyper_connections_start.py"
 INTERFACE = "tests/residual/test_interface.py"
@@ -56,21 +57,21 @@ MUTANTS = (
     ),
     Mutant(
         mistake="the home stream is that of the block, not of the sublayer",
-        file=HYPER_CONNECTIONS,
+        file=STREAMS,
         old="    home[layer % num_streams] = 1.0\n",
         new="    home[layer // 2 % num_streams] = 1.0\n",
         test=f"{START}::test_each_sublayer_reads_its_home_stream",
     ),
     Mutant(
         mistake="the home stream is drawn at random",
-        file=HYPER_CONNECTIONS,
+        file=STREAMS,
         old="    home[layer % num_streams] = 1.0\n",
         new="    home[int(torch.randint(num_streams, ()))] = 1.0\n",
         test=f"{START}::test_each_sublayer_reads_its_home_stream",
     ),
     Mutant(
         mistake="every sublayer reads the mean of the streams",
-        file=HYPER_CONNECTIONS,
+        file=STREAMS,
         old="    home[layer % num_streams] = 1.0\n",
         new="    home[:] = 1.0 / num_streams\n",
         test=f"{START}::test_each_sublayer_reads_its_home_stream",
@@ -78,8 +79,8 @@ MUTANTS = (
     Mutant(
         mistake="the depth of the scheme's first sublayer is forgotten",
         file=HYPER_CONNECTIONS,
-        old="nn.ParameterList(_home_stream(first_layer + k, num_streams)",
-        new="nn.ParameterList(_home_stream(k, num_streams)",
+        old="home_stream(first_layer + k, num_streams)",
+        new="home_stream(k, num_streams)",
         test=f"{START}::test_each_sublayer_reads_its_home_stream",
     ),
     Mutant(

@@ -96,45 +96,6 @@ def test_what_a_sublayer_reads_is_the_sum_of_eq_27_over_all_earlier_outputs(netw
         state = residual.step(state, k, lambda u, branch=branch: outputs.append(branch(u)) or outputs[-1])
 
 
-def set_matrix(residual, layer: int, rows: list[list[float]]) -> None:
-    """Set HC = [[0, B], [A_m, A_r]] of one sublayer."""
-    matrix = torch.tensor(rows, dtype=torch.float64)
-    with torch.no_grad():
-        residual.B[layer].copy_(matrix[:1, 1:])
-        residual.A_m[layer].copy_(matrix[1:, :1])
-        residual.A_r[layer].copy_(matrix[1:, 1:])
-
-
-def test_the_exact_parallel_matrices_give_the_parallel_block(network, x):
-    net = network("static_hyper_connections", {"num_streams": 2}, num_sublayers=2)
-    set_matrix(net.residual, 0, [[0, 1, 0], [1, 1, 1], [0, 0, 0]])
-    set_matrix(net.residual, 1, [[0, 1, 0], [0, 1, 0], [1, 0, 1]])
-    expected = x
-    for norm, branch in zip(net.residual.norms, net.branches, strict=True):
-        expected = expected + branch(norm(x))
-    assert_close(net.states(x)[-1][0], expected, rtol=0, atol=1e-12)
-
-
-def test_the_sequential_matrix_of_eq_17_gives_pre_norm(network, x):
-    net, reference = network("static_hyper_connections", {"num_streams": 2}), network("pre_norm")
-    for layer in range(len(net.branches)):
-        set_matrix(net.residual, layer, [[0, 1, 1], [1, 1, 0], [0, 0, 1]])
-    for stream in net.states(x)[-1]:
-        assert_close(stream, reference.states(x)[-1], rtol=0, atol=1e-12)
-
-
-def test_the_printed_parallel_matrices_double_their_input(network, x):
-    # Eq. 18 and 19: the streams of a pair sum to 2 s + T_odd(s) + T_even(s), s the sum before it.
-    net = network("static_hyper_connections", {"num_streams": 2}, num_sublayers=2)
-    set_matrix(net.residual, 0, [[0, 1, 0], [1, 1, 1], [1, 1, 1]])
-    set_matrix(net.residual, 1, [[0, 0, 1], [0, 1, 0], [1, 0, 1]])
-    s = 2 * x
-    expected = 2 * s
-    for norm, branch in zip(net.residual.norms, net.branches, strict=True):
-        expected = expected + branch(norm(s))
-    assert_close(net.states(x)[-1].sum(0), expected, rtol=0, atol=1e-11)
-
-
 def test_the_weights_reported_are_the_coefficients_of_each_token(network, x):
     net = network("dynamic_hyper_connections", {"num_streams": 3}, random=True)
     state = net.states(x)[2]

@@ -13,8 +13,12 @@ def build(name, options=None, **given):
 
 def test_options_reach_the_scheme_and_have_the_documented_defaults():
     assert options_of("pre_norm") == {}
-    assert options_of("static_hyper_connections") == {"num_streams": 4}
-    assert options_of("dynamic_hyper_connections") == {"num_streams": 4, "tanh": True}
+    assert options_of("static_hyper_connections") == {"num_streams": 4, "out_init_scale": "none"}
+    assert options_of("dynamic_hyper_connections") == {
+        "num_streams": 4,
+        "tanh": True,
+        "out_init_scale": "none",
+    }
     residual = build("dynamic_hyper_connections", {"num_streams": 2, "tanh": False})
     assert (residual.num_streams, residual.tanh) == (2, False)
     assert build("static_hyper_connections").num_streams == 4
