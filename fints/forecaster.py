@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from fints.config import Experiment, override
 from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targets
 from fints.data.decisions import Day, as_date, between, decision_ranges, last_outcome, purge, show
+from fints.data.history import recent
 from fints.diagnostics import Profiler
 from fints.model import Transformer, build, estimate_memory
 from fints.saved import read_folder, write_folder
@@ -380,6 +381,7 @@ class Forecaster(BaseEstimator):
         _check_panel(panel)
         start, end = as_date(first), as_date(last)
         data = self.experiment_.data
+        panel = recent(panel, start, data.features, context=data.context)
         labels = targets(panel, data.target, data.horizon).filter(between((start, end)))
         window_set = self.windows(panel, start, end) if panel.dates.len() >= data.context else None
         if window_set is None or len(window_set) == 0:

@@ -32,7 +32,7 @@ import polars as pl
 
 from fints.data.panel import Panel
 
-__all__ = ["FEATURES", "features"]
+__all__ = ["FEATURES", "features", "longest_lag"]
 
 Array = np.ndarray
 
@@ -69,6 +69,17 @@ def features(panel: Panel, names: Sequence[str]) -> pl.DataFrame:
         "asset",
         *(pl.Series(name, _feature(panel, history, name), dtype=pl.Float64) for name in names),
     )
+
+
+def longest_lag(panel: Panel, names: Sequence[str]) -> int:
+    """Return how many own trading days before a date the features `names` look back from it.
+
+    Raises
+    ------
+    ValueError
+        As `features`.
+    """
+    return max((_longest_lag(panel, name) for name in names), default=0)
 
 
 class History:
@@ -164,6 +175,16 @@ def _feature(panel: Panel, history: History, name: str) -> pl.Series:
         deviation = history.on_rows(history.volatility(lags[0]))
         return deviation.to_frame("v").select(pl.when(pl.col("v") > 0).then(pl.col("v").log())).to_series()
     return _rank(panel, _feature(panel, history, name.removeprefix("rank_")))
+
+
+def _longest_lag(panel: Panel, name: str) -> int:
+    recipe = _recipe(name)
+    if recipe is None:
+        if name not in (panel.price, *panel.feature_columns):
+            raise ValueError(_unknown(panel, name))
+        return 0
+    family, lags = recipe
+    return _longest_lag(panel, name.removeprefix("rank_")) if family == "rank" else max(lags)
 
 
 def _rank(panel: Panel, values: pl.Series) -> pl.Series:
