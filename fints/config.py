@@ -28,6 +28,10 @@ __all__ = [
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
+# A field that came after the first release is left out of the JSON while it has its default, so an
+# experiment from before it keeps its fingerprint, and its fits and files stay those of the same experiment.
+ADDED_LATER = {"left out at its default": True}
+
 DEFAULT_FEATURES = (
     "return_1",
     "return_5",
@@ -74,7 +78,9 @@ class ModelConfig:
     """A causal transformer: `depth` blocks of width `width` under one residual scheme.
 
     `forecast_from` is "last_token" (one forecast a window) or "every_token" (one a day of the
-    window, all trained). `head` is "point", "gaussian" or "student_t".
+    window, all trained). `head` is "point", "gaussian" or "student_t". `value_residual` gives every
+    attention but the first a share of the first one's values: "none", "fixed" (one half) or
+    "learned" (two numbers a block).
     """
 
     residual: str = "pre_norm"
@@ -91,6 +97,7 @@ class ModelConfig:
     initialiser: str = "default"
     head: str = "point"
     forecast_from: str = "every_token"
+    value_residual: str = field(default="none", metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         _at_least(self, "model", width=1, depth=1, num_heads=1)
@@ -114,6 +121,7 @@ class ModelConfig:
         _one_of("model.initialiser", self.initialiser, ("default", "xavier_uniform", "depth_scaled"))
         _one_of("model.head", self.head, ("point", "gaussian", "student_t"))
         _one_of("model.forecast_from", self.forecast_from, ("last_token", "every_token"))
+        _one_of("model.value_residual", self.value_residual, ("none", "fixed", "learned"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +208,16 @@ class Experiment:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tree as JSON-able dictionaries and lists."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))
+        """Return the tree as JSON-able dictionaries and lists.
+
+        A field that was added later is left out while it has its default.
+        """
+        tree = dataclasses.asdict(self)
+        for part in dataclasses.fields(self):
+            for leaf in dataclasses.fields(getattr(self, part.name)):
+                if leaf.metadata == ADDED_LATER and tree[part.name][leaf.name] == leaf.default:
+                    del tree[part.name][leaf.name]
+        return json.loads(json.dumps(tree))
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Experiment:

@@ -32,6 +32,7 @@ OTHER = {
     "model.initialiser": "xavier_uniform",
     "model.head": "gaussian",
     "model.forecast_from": "last_token",
+    "model.value_residual": "learned",
     "training.loss": "huber",
     "training.betas": [0.8, 0.9],
     "training.final_learning_rate_share": 0.5,
@@ -62,6 +63,14 @@ def test_every_field_changes_the_fingerprint_and_survives_json(path: str) -> Non
     assert leaf(changed, path) != leaf(Experiment(), path)
     assert fingerprint(changed) != fingerprint(Experiment())
     assert Experiment.from_dict(json.loads(json.dumps(changed.to_dict()))) == changed
+
+
+def test_a_field_that_came_later_leaves_older_experiments_as_they_were() -> None:
+    older = Experiment().to_dict()
+    assert "value_residual" not in older["model"]
+    assert Experiment.from_dict(older).model.value_residual == "none"
+    changed = override(Experiment(), {"model.value_residual": "fixed"})
+    assert changed.to_dict()["model"].pop("value_residual") == "fixed"
 
 
 def test_a_field_set_to_what_it_was_changes_nothing() -> None:

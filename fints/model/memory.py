@@ -50,14 +50,17 @@ def estimate_memory(
     largest = 0.0
     with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
         state: State = network.residual.open(network.embedding(x))
-        for layer, branch in enumerate(network.branches):
+        first_value: Tensor | None = None
+        for layer in range(len(network.branches)):
             before = dict(kept.storages)
-            next_state = network.residual.step(state, layer, kept.watch(branch))
+            next_state, first_value = network.sublayer(state, layer, first_value, kept.watch)
             largest = max(largest, kept.total() - sum(size for _, size in before.values()))
             if activation_checkpointing:
                 kept.storages = before
                 for tensor in (state,) if isinstance(state, Tensor) else state:
                     kept.keep(tensor)
+                if first_value is not None:
+                    kept.keep(first_value)
             state = next_state
         network.head(network.residual.close(state, len(network.branches)))
     cast_weights = 2 * numbers if precision == "bfloat16" else 0

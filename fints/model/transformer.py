@@ -5,7 +5,8 @@ Shapes: B batch, T tokens, F features, D width, H horizons, L = 2 depth sublayer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ __all__ = ["INITIALISERS", "Transformer", "build", "parameter_count"]
 
 INITIALISERS = ("default", "xavier_uniform", "depth_scaled")
 POSITIONS = ("relative", "learned")
+VALUE_RESIDUALS = ("none", "fixed", "learned")
 
 
 class Transformer(nn.Module):
@@ -69,6 +71,8 @@ class Transformer(nn.Module):
         "point", "gaussian" or "student_t".
     num_horizons : int
         H.
+    value_residual : str
+        Of every attention but the first: "none", "fixed" or "learned"; see `CausalSelfAttention`.
 
     Attributes
     ----------
@@ -101,12 +105,14 @@ class Transformer(nn.Module):
         initialiser: str = "default",
         head: str = "point",
         num_horizons: int = 1,
+        value_residual: str = "none",
     ) -> None:
         super().__init__()
         for name, value, known in (
             ("positions", positions, POSITIONS),
             ("initialiser", initialiser, INITIALISERS),
             ("head", head, tuple(HEADS)),
+            ("value_residual", value_residual, VALUE_RESIDUALS),
         ):
             if value not in known:
                 raise ValueError(f"{name} = {value!r} is unknown. Choose one of {', '.join(known)}.")
@@ -115,6 +121,7 @@ class Transformer(nn.Module):
                 raise ValueError(f"{name} must be at least 1; got {size}.")
         self.context = context
         self.activation_checkpointing = False
+        self.value_residual = value_residual
         self.embedding = Embedding(
             num_features, width, context=context, learned_positions=positions == "learned"
         )
@@ -123,7 +130,7 @@ class Transformer(nn.Module):
         hidden = max(1, round(feed_forward_ratio * width))
         self.branches = nn.ModuleList()
         # Drawn one by one, so that a shallower network has the first branches of a deeper one.
-        for _ in range(depth):
+        for block in range(depth):
             for fresh in (
                 CausalSelfAttention(
                     width,
@@ -131,6 +138,7 @@ class Transformer(nn.Module):
                     context=context,
                     dropout=dropout,
                     relative_positions=positions == "relative",
+                    value_residual="none" if block == 0 else value_residual,
                 ),
                 FeedForward(width, hidden, activation=activation, dropout=dropout),
             ):
@@ -144,6 +152,7 @@ class Transformer(nn.Module):
             norm=norm,
             norm_eps=norm_eps,
         )
+        self._check_initialiser(initialiser, residual)
         for layer, branch in enumerate(self.branches):
             self.residual.init_branch(branch, layer)
 
@@ -162,21 +171,94 @@ class Transformer(nn.Module):
                 f"a window may have at most context = {self.context} tokens; got {x.shape[-2]}. "
                 "Build the model with a larger context."
             )
-        checkpointed = self.activation_checkpointing and trace is None
-        step = self._checkpointed_step if checkpointed else self.residual.step
         state = self.residual.open(self.embedding(x))
-        branch: Branch
-        for layer, branch in enumerate(self.branches):
+        first_value: Tensor | None = None
+        for layer in range(len(self.branches)):
             if trace is not None:
-                branch = trace.watch(self.residual, state, layer, branch)
-            state = step(state, layer, branch)
+                watch = partial(trace.watch, self.residual, state, layer)
+                state, first_value = self.sublayer(state, layer, first_value, watch)
+            elif self.activation_checkpointing:
+                # The first values are an output of the region that recomputes them, so that a later
+                # attention's gradient reaches them through it.
+                state, first_value = checkpoint(self.sublayer, state, layer, first_value, use_reentrant=False)
+            else:
+                state, first_value = self.sublayer(state, layer, first_value)
         z = self.residual.close(state, len(self.branches))
         if trace is not None:
             trace.final = z
         return self.head(z)
 
-    def _checkpointed_step(self, state: State, layer: int, branch: Branch) -> State:
-        return checkpoint(lambda given: self.residual.step(given, layer, branch), state, use_reentrant=False)
+    def sublayer(
+        self,
+        state: State,
+        layer: int,
+        first_value: Tensor | None,
+        watch: Callable[[Branch], Branch] | None = None,
+    ) -> tuple[State, Tensor | None]:
+        """Return the state after sublayer `layer`, and the values of the first attention.
+
+        `first_value` is None until that attention has run, and stays None where there is no value
+        residual. `watch` may wrap the branch.
+        """
+        branch = self.branches[layer]
+        call: Branch = branch
+        own: list[Tensor] = []
+        if self.value_residual != "none" and isinstance(branch, CausalSelfAttention):
+
+            def attend(u: Tensor) -> Tensor:
+                y, value = branch.attend(u, first_value)
+                own.append(value)
+                return y
+
+            call = attend
+        state = self.residual.step(state, layer, call if watch is None else watch(call))
+        return state, own[0] if own and layer == 0 else first_value
+
+    def branch_calls(self) -> list[Branch]:
+        """Return the branches as one pass calls them: with a value residual they hand on the first values.
+
+        For a loop of one's own over ``residual.step``; get a fresh list for every pass.
+        """
+        first: dict[str, Tensor] = {}
+
+        def carrying(branch: nn.Module, layer: int) -> Branch:
+            if self.value_residual == "none" or not isinstance(branch, CausalSelfAttention):
+                return branch
+
+            def attend(u: Tensor) -> Tensor:
+                y, value = branch.attend(u, first.get("value"))
+                if layer == 0:
+                    first["value"] = value
+                return y
+
+            return attend
+
+        return [carrying(branch, layer) for layer, branch in enumerate(self.branches)]
+
+    @torch.no_grad()
+    def calibrate(self, inputs: Tensor) -> None:
+        """Let the residual scheme measure real windows (B, T, F) before the first step, where it asks to.
+
+        Admin and frozen scales set their constants here; every other scheme does nothing. The pass is
+        in training mode, so with dropout it draws from torch's global generators. `fints.training.fit`
+        calls this; call it yourself in a loop of your own, once, after the weights are as they are to
+        start and before the first step.
+        """
+        training = self.training
+        self.train()
+        try:
+            self.residual.calibrate(self.embedding(inputs), self.branch_calls())
+        finally:
+            self.train(training)
+
+    def _check_initialiser(self, initialiser: str, residual: str) -> None:
+        parts = {self.residual.part(layer) for layer in range(len(self.branches))}
+        fixing = sorted(type(part).__name__ for part in parts if part.own_branch_scale)
+        if initialiser == "depth_scaled" and fixing:
+            raise ValueError(
+                f'initialiser = "depth_scaled" cannot be used with {residual}: {", ".join(fixing)} fixes the '
+                'scale of fresh branches itself. Choose "default" or "xavier_uniform".'
+            )
 
     def _draw_ends(self) -> None:
         """Draw the embedding and the head from the global generator."""
@@ -223,6 +305,7 @@ def build(
             initialiser=model.initialiser,
             head=model.head,
             num_horizons=num_horizons,
+            value_residual=model.value_residual,
         )
 
 
