@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "diagnostics": {"config", "residual", "model", "training"},
     "saved": set(),
     "forecaster": {"config", "data", "residual", "model", "training", "evaluation", "diagnostics", "saved"},
+    "walk_forward": {"config", "data", "forecaster"},
     "study": {
         "config",
         "data",
