@@ -251,6 +251,11 @@ class Transformer(nn.Module):
         finally:
             self.train(training)
 
+    @property
+    def calibrates(self) -> bool:
+        """Whether `calibrate` sets anything under this network's residual scheme."""
+        return any(self.residual.part(layer).calibrates for layer in range(len(self.branches)))
+
     def _check_initialiser(self, initialiser: str, residual: str) -> None:
         parts = {self.residual.part(layer) for layer in range(len(self.branches))}
         fixing = sorted(type(part).__name__ for part in parts if part.own_branch_scale)

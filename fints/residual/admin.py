@@ -52,6 +52,7 @@ class Admin(OneStream):
     equals_pre_norm_at_start: ClassVar[bool] = False
     normalises_trunk: ClassVar[bool] = True
     own_branch_scale: ClassVar[bool] = True
+    calibrates: ClassVar[bool] = True
     parameter_formula: ClassVar[str] = "D a sublayer, less the final norm"
 
     def __init__(

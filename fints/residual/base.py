@@ -90,6 +90,8 @@ class Residual(nn.Module, ABC, Generic[StateT]):
     """Whether the trunk is normed at each sublayer, so that it does not grow with depth."""
     own_branch_scale: ClassVar[bool] = False
     """Whether the paper fixes the scale of fresh branches, so that no other scaling may be added."""
+    calibrates: ClassVar[bool] = False
+    """Whether `calibrate` sets anything."""
     parameter_formula: ClassVar[str]
     """The parameters beyond those of Pre-Norm as a formula, e.g. "n (n + 2) a sublayer"."""
 

@@ -257,6 +257,7 @@ class FrozenScalePostNorm(OneStream):
     equals_pre_norm_at_start: ClassVar[bool] = False
     normalises_trunk: ClassVar[bool] = True
     own_branch_scale: ClassVar[bool] = True
+    calibrates: ClassVar[bool] = True
     parameter_formula: ClassVar[str] = "0 a sublayer, less the final norm"
 
     sigma: Tensor

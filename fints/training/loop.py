@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,17 @@ __all__ = ["LayerProfiler", "fit"]
 STEPS_A_CHECK = {"cpu": 1, "cuda": 16, "mps": 16}
 # The attribute of a transformer that makes it recompute activations in the backward pass.
 CHECKPOINTING = "activation_checkpointing"
+# The attribute of a transformer that says whether it measures real data before its first step.
+CALIBRATES = "calibrates"
 LESS_MEMORY = "lower training.batch_size or model.width, or set training.activation_checkpointing."
+
+
+class Calibrating(Protocol):
+    """A model whose `calibrates` is true; `fints.model.Transformer` is one."""
+
+    def calibrate(self, inputs: Tensor) -> None:
+        """Set constants from real windows (B, T, F)."""
+        ...
 
 
 class LayerProfiler(Protocol):
@@ -81,6 +91,9 @@ def fit(
     step s derive from (seed, s) alone, so they are the same in every arm, and nothing that a
     callback draws can move them. torch's global generators, its number of threads and the grad
     mode are left as found.
+
+    A model that `calibrates` measures the first training batch before the first step, which is no step
+    of its own.
 
     Parameters
     ----------
@@ -256,7 +269,13 @@ def _train(
     content = None
     if checkpoint is not None and checkpoint.exists():
         content = read_checkpoint(checkpoint, identity)
-    # Before the weights of a checkpoint are put in: a resumed fit measures the same beginning.
+    # Before the weights of a checkpoint are put in: a resumed fit measures the same beginning, and
+    # calibrates for that alone; the constants that it trains with come from the checkpoint.
+    if getattr(model, CALIBRATES, False) and (content is None or profiler is not None):
+        inputs, _ = move(train.gather(order(0)), device)
+        reseed(derive(seed, "calibration"), device)
+        cast(Calibrating, model).calibrate(inputs)
+        kept.update(_copy(model))
     rows = [] if profiler is None else profiled(0, {})
     if content is not None:
         unprofiled = progress.unprofiled
