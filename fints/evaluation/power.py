@@ -10,7 +10,9 @@ import polars as pl
 
 __all__ = [
     "contrast_power",
+    "detectable_r2",
     "effective_assets",
+    "forecast_power",
     "minimum_detectable_effect",
     "paired_r2_sd",
     "r2_standard_error",
@@ -64,6 +66,70 @@ def r2_standard_error(r2: float, *, dates: int, assets: float) -> float:
     if not (0 <= r2 < 1 and dates > 0 and assets > 0):
         raise ValueError(f"need 0 <= r2 < 1, dates > 0 and assets > 0; got {r2!r}, {dates!r}, {assets!r}.")
     return 2 * math.sqrt(r2 / (dates * assets))
+
+
+def forecast_power(
+    test: str, r2: float, *, dates: int, assets: float, correlation: float = 0.0, alpha: float = 0.05
+) -> float:
+    r"""Return the probability that a test of one forecast finds a true R2.
+
+    For a calibrated forecast (the conditional mean, Gaussian, of variance R2 times that of the outcome)
+    of N independent assets over T dates whose outcomes do not overlap, each statistic is about normal
+    with variance 1 and mean
+
+    ======================  ========================================  =========================
+    test                    mean                                      critical region
+    ======================  ========================================  =========================
+    ``clark_west``          :math:`\sqrt{R^2 T N}`                    one-sided
+    ``diebold_mariano``     :math:`\sqrt{R^2 T N} / 2`, against zero  two-sided
+    ``giacomini_white``     its square :math:`R^2 T N / 4`            chi-squared, 3 degrees
+    ``pesaran_timmermann``  :math:`(2 / \pi) \sqrt{T N}\, \arcsin R`  one-sided
+    ``rank_ic``             :math:`\sqrt{(3 / \pi) R^2 T (N - 1) /    two-sided
+                            (1 - \rho)}`
+    ``long_short``          that of ``rank_ic``                       one-sided
+    ======================  ========================================  =========================
+
+    with rho the mean `correlation` between assets, which an IC, being within a date, takes out. Where
+    forecasts of correlated assets are correlated too, N is `effective_assets`. Changing volatility
+    lowers the power of tests on squared errors and raises that of ranks.
+    """
+    from scipy import stats
+
+    if not (0 <= r2 < 1 and dates > 0 and assets > 0 and 0 <= correlation < 1 and 0 < alpha < 1):
+        raise ValueError(
+            "need 0 <= r2 < 1, dates > 0, assets > 0, 0 <= correlation < 1 and 0 < alpha < 1; "
+            f"got {r2!r}, {dates!r}, {assets!r}, {correlation!r}, {alpha!r}."
+        )
+    whole = math.sqrt(r2 * dates * assets)
+    if test == "giacomini_white":
+        return float(stats.ncx2.sf(stats.chi2.ppf(1 - alpha, 3), 3, whole**2 / 4)) if r2 else alpha
+    means = {
+        "clark_west": whole,
+        "diebold_mariano": whole / 2,
+        "pesaran_timmermann": 2 / math.pi * math.sqrt(dates * assets) * math.asin(math.sqrt(r2)),
+        "rank_ic": (ranks := math.sqrt(3 / math.pi * r2 * dates * max(assets - 1, 0) / (1 - correlation))),
+        "long_short": ranks,
+    }
+    if test not in means:
+        raise ValueError(f"unknown test {test!r}. Known: {', '.join((*means, 'giacomini_white'))}.")
+    if test in ("clark_west", "pesaran_timmermann", "long_short"):
+        return float(stats.norm.sf(stats.norm.ppf(1 - alpha) - means[test]))
+    critical = float(stats.norm.ppf(1 - alpha / 2))
+    return float(stats.norm.sf(critical - means[test]) + stats.norm.cdf(-critical - means[test]))
+
+
+def detectable_r2(*, dates: int, assets: float, power: float = 0.8, alpha: float = 0.05) -> float:
+    r"""Return the R2 found by Clark-West with probability `power`, :math:`(z_{1-\alpha} + z_{power})^2 / TN`.
+
+    `dates` counts outcomes that do not overlap, `assets` is their effective number. At most 1.
+    """
+    from scipy import stats
+
+    _check_power(power, alpha)
+    if not (dates > 0 and assets > 0):
+        raise ValueError(f"need dates > 0 and assets > 0; got {dates!r}, {assets!r}.")
+    needed = float(stats.norm.ppf(1 - alpha) + stats.norm.ppf(power))
+    return min(1.0, needed**2 / (dates * assets))
 
 
 def paired_r2_sd(r2: float, *, agreement: float, dates: int, assets: float) -> float:
