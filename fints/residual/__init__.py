@@ -18,6 +18,7 @@ from fints.residual.base import Branch, Mixing, Residual, State, make_norm
 from fints.residual.deep_norm import DeepNorm
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
 from fints.residual.layer_norm_scaling import LayerNormScaling
+from fints.residual.manifold import ManifoldHyperConnections
 from fints.residual.output_norms import PeriLN, SandwichNorm
 from fints.residual.rescaled_norms import (
     FrozenScalePostNorm,
@@ -38,6 +39,7 @@ __all__ = [
     "LayerNormScaling",
     "LayerScale",
     "LearnableSkip",
+    "ManifoldHyperConnections",
     "Mixing",
     "NoSkip",
     "PeriLN",
@@ -76,6 +78,7 @@ RESIDUALS: dict[str, type[Residual[Any]]] = {
     "frozen_scale_post_norm": FrozenScalePostNorm,
     "static_hyper_connections": StaticHyperConnections,
     "dynamic_hyper_connections": DynamicHyperConnections,
+    "manifold_hyper_connections": ManifoldHyperConnections,
 }
 
 # Keyword arguments of every scheme that the network gives, so that they are not options.

@@ -12,7 +12,7 @@ NAMES = list(RESIDUALS)
 RESCALE_ON_ENTRY = {"peri_ln", "window_rescaled_pre_norm"}
 # Own parameters that decay, by prefix of their names: maps from the state to mixing weights. Gains,
 # biases, scalars and static weights do not.
-DECAYED = {"dynamic_hyper_connections": ("W.",)}
+DECAYED = {"dynamic_hyper_connections": ("W.",), "manifold_hyper_connections": ("phi.",)}
 
 
 def states_of(state) -> tuple[torch.Tensor, ...]:
