@@ -19,6 +19,7 @@ import typer
 
 from fints import __version__
 from fints.cli_data import data
+from fints.cli_evaluate import evaluate
 from fints.cli_schemes import schemes
 from fints.terminal import AsJson, Refusal, print_json, print_table, refusing
 
@@ -28,6 +29,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(data, name="data", help="List, show or check data.")
 app.add_typer(schemes, name="schemes", help="List, draw or convert residual schemes.")
+app.command("evaluate")(evaluate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

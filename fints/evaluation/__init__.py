@@ -17,6 +17,7 @@ from fints.evaluation.date_tests import SeriesTest, clark_west, diebold_mariano
 from fints.evaluation.distribution import coverage, crps, log_score
 from fints.evaluation.forecast_table import ForecastTable, forecast_table, join_outcomes
 from fints.evaluation.intervals import mean_interval, median_r2_interval, r2_interval
+from fints.evaluation.judge import Estimate, Judgement, judge
 from fints.evaluation.metrics import (
     ic_series,
     metrics,
@@ -66,7 +67,9 @@ __all__ = [
     "ConfidenceSet",
     "Equivalence",
     "Fold",
+    "Estimate",
     "ForecastTable",
+    "Judgement",
     "Overfitting",
     "SeriesTest",
     "WalkForward",
@@ -92,6 +95,7 @@ __all__ = [
     "holm",
     "ic_series",
     "join_outcomes",
+    "judge",
     "log_score",
     "loss_table",
     "mean_error",
