@@ -12,6 +12,7 @@ from fints.data.scaling import StandardScaler
 from fints.data.semi_synthetic import semi_synthetic
 from fints.data.sources import read
 from fints.data.synthetic import Simulation, simulate
+from fints.data.synthetic_oracle import noise_free_targets, oracle_by_volatility
 from fints.data.targets import TARGETS, targets
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ __all__ = [
     "features",
     "home",
     "load",
+    "noise_free_targets",
+    "oracle_by_volatility",
     "planted_signal",
     "read",
     "semi_synthetic",

@@ -190,11 +190,12 @@ def store(
     return described
 
 
-def store_simulation(simulation: Simulation, name: str) -> Card:
+def store_simulation(simulation: Simulation, name: str, *, licence: str = "") -> Card:
     """Keep a simulated panel as a dataset, with the signal planted in it beside the prices.
 
     A study on such a dataset also shows what the oracle would have forecast, and how much of it
-    each arm recovers.
+    each arm recovers. The card says which call makes it again; `licence` is that of a real panel it was made
+    from.
 
     Raises
     ------
@@ -205,7 +206,8 @@ def store_simulation(simulation: Simulation, name: str) -> Card:
         simulation.panel,
         name,
         title=f"simulated, R2 of the oracle {simulation.oracle_r2:.3g}",
-        origin="fints.data.simulate",
+        origin=simulation.recipe,
+        licence=licence,
     )
     kept = simulation.signal.select("date", "asset", "signal").sort("date", "asset")
     kept.write_parquet(described.path.with_name(SIGNAL), compression="zstd")

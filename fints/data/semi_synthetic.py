@@ -12,8 +12,9 @@ symbol                    meaning
 ========================  ===============================================================================
 :math:`\epsilon_t`        one sign a date, the same for all assets, independent of everything else
 t^-                       the asset's own trading day before t
-g                         "linear", "interaction", "gated_filter": those of `fints.data.synthetic` in two new
-                          columns a and b, independent N(0, 1), lags in own trading days; "reversal":
+g                         "linear", "interaction", "gated_filter", "memory_chain": those of
+                          `fints.data.synthetic_signals` in two new columns a and b, independent N(0, 1),
+                          lags in own trading days; "reversal":
                           :math:`-\tanh(r_t / \sigma_t)`; "gated_reversal": :math:`-\tanh(r_t / \sigma_t)
                           \tanh(r_{t^-} / \sigma_{t^-})`, both of the planted panel itself
 :math:`\sigma_t`          the panel's causal volatility (`fints.data.targets`), of the planted returns
@@ -47,7 +48,8 @@ import polars as pl
 from fints.data.catalog import seal
 from fints.data.features import History
 from fints.data.panel import Panel
-from fints.data.synthetic import SCALES, SIGNALS, Simulation, planted_g
+from fints.data.synthetic import SCALES, Simulation
+from fints.data.synthetic_signals import MOST_LINKS, SIGNALS, planted_g
 from fints.data.targets import VOLATILITY_HALF_LIFE, VOLATILITY_WINDOW
 
 __all__ = ["flip_returns", "semi_synthetic"]
@@ -64,6 +66,7 @@ def semi_synthetic(
     *,
     r2: float = 0.0,
     signal: str = "linear",
+    depth_demand: int = 2,
     signal_scale: str = "constant",
     seed: int = 0,
 ) -> Simulation:
@@ -78,8 +81,10 @@ def semi_synthetic(
     r2
         The oracle's R2 against zero, pooled, in [0, 1). 0 is the null.
     signal
-        "linear", "interaction", "gated_filter" (of new columns ``a`` and ``b``, which the null has too),
-        "reversal" or "gated_reversal" (of the panel's own past).
+        "linear", "interaction", "gated_filter", "memory_chain" (of new columns ``a`` and ``b``, which the
+        null has too), "reversal" or "gated_reversal" (of the panel's own past).
+    depth_demand
+        Links of the memory chain, 1 to 8.
     signal_scale
         "constant" or "proportional" to the causal volatility.
     seed
@@ -106,9 +111,17 @@ def semi_synthetic(
         raise ValueError(f"signal_scale = {signal_scale!r} is unknown. Choose one of {', '.join(SCALES)}.")
     if not 0 <= r2 < 1:
         raise ValueError(f"semi_synthetic needs r2 in [0, 1); got {r2}.")
+    if not 1 <= depth_demand <= MOST_LINKS:
+        raise ValueError(f"semi_synthetic needs depth_demand from 1 to {MOST_LINKS}; got {depth_demand}.")
     if seed < 0:
         raise ValueError(f"semi_synthetic needs a seed of at least 0; got {seed}.")
     panel = _unsealed(panel)
+    chain = f", depth_demand={depth_demand}" if signal == "memory_chain" else ""
+    recipe = (
+        f"fints.data.semi_synthetic(panel, r2={r2!r}, signal={signal!r}{chain}, "
+        f"signal_scale={signal_scale!r}, seed={seed}) on {panel.name} from {panel.dates[0]} to "
+        f"{panel.dates[-1]}, checksum {panel.checksum}"
+    )
     has_features = signal in SIGNALS
     if has_features and (taken := {"a", "b"} & {panel.price, *panel.feature_columns}):
         raise ValueError(
@@ -123,7 +136,7 @@ def semi_synthetic(
     if not total > 0:
         raise ValueError(f"{panel.name} has no return other than 0; there is nothing to sign.")
     a, b = features.standard_normal((2, *days.shape))
-    g: Array | None = planted_g(signal, a, b) if has_features else None
+    g: Array | None = planted_g(signal, a, b, depth_demand=depth_demand) if has_features else None
 
     def planted(k: float) -> tuple[Array, Array]:
         return _plant(noise, k, days, g=g, signal=signal, proportional=signal_scale == "proportional")
@@ -148,8 +161,10 @@ def semi_synthetic(
         panel=result,
         signal=keys.with_columns(signal=days.on_rows(oracle)).drop_nulls(),
         volatility=keys.with_columns(volatility=days.on_rows(sigma)).drop_nulls(),
+        drift=pl.DataFrame({"date": panel.dates}).with_columns(drift=pl.lit(1.0)),
         oracle_r2=float(r2),
         realised_oracle_r2=float(1 - (error**2).sum() / (outcome**2).sum()),
+        recipe=recipe,
     )
 
 

@@ -2,53 +2,35 @@ r"""Simulated panels whose best possible forecast is known.
 
 .. math::
 
-    r_{i,t+1} = s_{i,t} + B_i f_{t+1} + \sigma_{i,t+1} e_{i,t+1},
-    \qquad s_{i,t} = k\, v_{i,t}\, g(x_{i,\le t})
+    r_{i,t+1} = s_{i,t} + u_{i,t+1}, \qquad s_{i,t} = k\, m_t\, v_{i,t}\, g(x_{i,\le t})
 
 ========================  ===============================================================================
 symbol                    meaning
 ========================  ===============================================================================
 r                         log return from the close of t to that of t + 1
 s                         the signal: the oracle's forecast, made at t
-f, e                      common factor, own noise; independent, mean 0; the factor's share of the noise
-                          variance is `common_share` on average, spread by half of it over assets
-sigma                     own volatility, known at t
+u                         the noise: a common factor and own shocks of changing volatility
+                          (`fints.data.synthetic_noise`)
 a, b                      two features, independent N(0, 1), in the panel
-g                         "linear": :math:`a_t`; "interaction": :math:`a_t b_t`; "gated_filter": below;
-                          each with mean 0 and variance 1
+g                         a known function of their past, mean 0, variance 1; m its drift, mean square 1
+                          (`fints.data.synthetic_signals`)
 v                         1 daily volatility ("constant") or the asset's noise volatility of t + 1, which is
                           known at t ("proportional")
 k                         :math:`\sqrt{R^2 / (1 - R^2)}`
 ========================  ===============================================================================
 
 Since g is independent of the noise, :math:`\mathrm E s^2 / \mathrm E r^2 = R^2` under either scale: the
-oracle's R2 is known by construction. With a constant scale and changing volatility it is lower where
-volatility is high; with a proportional scale it is the same everywhere. "Matched signal-to-noise" can mean
-either.
+oracle's R2 is known by construction. "Matched signal-to-noise" can mean two things. With a constant scale
+arms are *matched pooled*: R2 is the same over all rows whatever the volatility does, but lower where
+volatility is high. With a proportional one they are *matched conditional*: R2 is the same at every
+volatility. `fints.data.oracle_by_volatility` shows which.
 
-The gated filter needs composition over several steps, so that depth can matter at all: with z = a at first,
-each stage with its lags (k, j, j') does
-
-.. math::
-
-    z_t \leftarrow \tanh\bigl(1.5\,(\tanh(2 b_{t-k})\, z_t
-    + 0.8\, z_{t-j}\,\mathrm{sign}(z_{t-j'} + 0.3))\bigr) / 0.6,
-
-and g is z standardised by its population mean and standard deviation.
-
-Volatility ("garch") follows a GARCH(1,1) of persistence :math:`\alpha + \beta = 0.98`, for the factor and
-each asset's own noise. The dial `vol_of_vol` is the standard deviation over the mean of the conditional
-variance, c; with kurtosis K of the innovations
-
-.. math:: \alpha^2 = \frac{c^2 (1 - 0.98^2)}{(K - 1)(1 + c^2)},
-
-so 0 is homoskedastic, 1 (with Gaussian innovations) gives the textbook 0.10 and 0.88, and the unconditional
-variance is the same at every dose.
+A shock multiplies the noise from a date on, and a proportional signal with it; k stays that of the days
+before.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -56,21 +38,19 @@ import numpy as np
 import polars as pl
 
 from fints.data.panel import Panel
+from fints.data.synthetic_noise import NEWS, Noise, draw_noise
+from fints.data.synthetic_signals import DRIFTS, MOST_LINKS, SIGNALS, draw_drift, planted_g
 
-__all__ = ["Simulation", "gated_filter", "simulate"]
+__all__ = ["Simulation", "simulate"]
 
 Array = np.ndarray
 
-SIGNALS = ("linear", "interaction", "gated_filter")
 NOISES = ("gaussian", "student_t", "garch")
 SCALES = ("constant", "proportional")
 
-PERSISTENCE = 0.98
-# GARCH of persistence 0.98 forgets its start by exp(-10) in this many days; the lags of the filter are far
+# GARCH of persistence 0.98 forgets its start by exp(-10) in this many days; the memory of every signal is far
 # shorter.
 BURN_IN = 500
-# (k, j, j') of each stage: small, different, and never all in reach of one step of another stage.
-STAGE_LAGS = ((1, 1, 2), (2, 3, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,20 +63,27 @@ class Simulation:
         ``close`` and the features ``a`` and ``b``; the log return of `close` over (t, t+1] is the simulated
         one.
     signal : polars.DataFrame
-        ``date, asset, signal``: the oracle's forecast at each date of the next day's log return.
+        ``date, asset, signal``: the oracle's forecast at each date of the next day's log return: that return
+        without its noise.
     volatility : polars.DataFrame
         ``date, asset, volatility``: the noise's standard deviation of the next day, known at each date.
+    drift : polars.DataFrame
+        ``date, drift``: m.
     oracle_r2 : float
-        By construction.
+        By construction, pooled over the panel.
     realised_oracle_r2 : float
         1 - sum (r - s)^2 / sum r^2 over the panel.
+    recipe : str
+        The call that makes it again.
     """
 
     panel: Panel
     signal: pl.DataFrame
     volatility: pl.DataFrame
+    drift: pl.DataFrame
     oracle_r2: float
     realised_oracle_r2: float
+    recipe: str
 
 
 def simulate(
@@ -105,27 +92,51 @@ def simulate(
     num_days: int = 1500,
     r2: float = 0.20,
     signal: str = "linear",
+    depth_demand: int = 2,
+    signal_scale: str = "constant",
+    drift: str = "constant",
+    break_at: float = 0.5,
+    break_factor: float = -1.0,
     noise: str = "gaussian",
     vol_of_vol: float | None = None,
     degrees: float | None = None,
+    news: str = "square",
+    leverage: float = 0.0,
     common_share: float = 0.3,
-    signal_scale: str = "constant",
+    regime_ratio: float = 1.0,
+    jump_share: float = 0.0,
+    jumps_a_year: float = 4.0,
     volatility_daily: float = 0.01,
+    shock_at: float | None = None,
+    shock_factor: float = 4.0,
+    volatility_column: bool = False,
     seed: int = 0,
 ) -> Simulation:
     """Draw a panel of `num_days` business days from 2000-01-03.
 
-    The seed fixes features, innovations and loadings separately: panels of the same seed and size share their
-    features whatever the signal and noise, and their innovations whatever the signal and `r2`.
+    The seed fixes features, innovations, loadings, regimes, jumps and drift separately: panels of the same
+    seed and size share their features whatever the signal and noise, and their innovations whatever the
+    signal and `r2`.
 
     Parameters
     ----------
     num_assets, num_days
         Size of the panel.
     r2
-        The oracle's R2 against zero, in [0, 1).
+        The oracle's R2 against zero, pooled, in [0, 1); before the shock, where there is one.
     signal
-        "linear", "interaction" or "gated_filter".
+        "linear", "interaction", "gated_filter" or "memory_chain".
+    depth_demand
+        Links of the memory chain, 1 to 8: a network of fewer blocks cannot form all of them. Of no effect on
+        the other signals.
+    signal_scale
+        "constant" (matched pooled) or "proportional" to the next day's noise volatility (matched
+        conditional).
+    drift
+        Of the signal's strength: "constant", "slow" or "broken".
+    break_at, break_factor
+        Where "broken": the share of days before the break, and what the strength is multiplied with after it
+        (-1: the signal turns round, 0: it dies).
     noise
         "gaussian" and "student_t" (5 degrees) have constant volatility; "garch" has Gaussian innovations.
     vol_of_vol
@@ -133,12 +144,24 @@ def simulate(
         volatility.
     degrees
         Degrees of freedom of the innovations, scaled to variance 1, in place of the noise's own.
+    news
+        What moves the variance under "garch": "square" (GARCH; degrees above 4) or "score" (Beta-t-GARCH;
+        degrees above 2).
+    leverage
+        Under "garch": share of alpha, in [0, 1], moved from gains to losses. 1: only losses raise volatility.
     common_share
-        Average share of the factor in the noise variance, in [0, 1).
-    signal_scale
-        "constant" or "proportional" to the next day's noise volatility.
+        Average share of the factor in the variance of the diffusive noise, in [0, 1).
+    regime_ratio
+        Turbulent over calm volatility, at least 1 (no regimes).
+    jump_share, jumps_a_year
+        The jumps' share of the noise variance, in [0, 1), and how many an asset has a year on average.
     volatility_daily
         Unconditional standard deviation of the noise.
+    shock_at, shock_factor
+        After this share of the days, in (0, 1), volatility is `shock_factor` times what it was; None: no
+        shock.
+    volatility_column
+        Whether the panel has the column ``volatility``, that of the next day, which no real panel shows.
     seed
         Whole number of at least 0.
 
@@ -147,47 +170,62 @@ def simulate(
     ValueError
         If an argument is unknown or outside its range.
     """
+    recipe = _recipe(locals())
     _one_of("signal", signal, SIGNALS)
     _one_of("noise", noise, NOISES)
     _one_of("signal_scale", signal_scale, SCALES)
-    if noise != "garch" and vol_of_vol:
-        raise ValueError(f'vol_of_vol = {vol_of_vol} needs noise = "garch"; got noise = {noise!r}.')
-    dial = (1.0 if noise == "garch" else 0.0) if vol_of_vol is None else float(vol_of_vol)
-    if degrees is None:
-        degrees = 5.0 if noise == "student_t" else math.inf
-    least = 4 if dial > 0 else 2
+    _one_of("news", news, NEWS)
+    _one_of("drift", drift, DRIFTS)
+    for name, value in (("vol_of_vol", vol_of_vol), ("leverage", leverage)):
+        if noise != "garch" and value:
+            raise ValueError(f'{name} = {value} needs noise = "garch"; got noise = {noise!r}.')
     for holds, text in (
         (num_assets >= 1 and num_days >= 2, f"at least 1 asset and 2 days; got {num_assets} and {num_days}"),
         (0 <= r2 < 1, f"r2 in [0, 1); got {r2}"),
-        (0 <= common_share < 1, f"common_share in [0, 1); got {common_share}"),
-        (dial >= 0, f"vol_of_vol of at least 0; got {vol_of_vol}"),
-        (degrees > least, f"degrees above {least}, so that the moments in use exist; got {degrees}"),
-        (volatility_daily > 0, f"volatility_daily above 0; got {volatility_daily}"),
+        (1 <= depth_demand <= MOST_LINKS, f"depth_demand from 1 to {MOST_LINKS}; got {depth_demand}"),
+        (0 < break_at < 1, f"break_at in (0, 1); got {break_at}"),
+        (math.isfinite(break_factor), f"a finite break_factor; got {break_factor}"),
+        (shock_at is None or 0 < shock_at < 1, f"shock_at in (0, 1) or None; got {shock_at}"),
+        (0 < shock_factor < math.inf, f"shock_factor above 0; got {shock_factor}"),
         (seed >= 0, f"seed of at least 0; got {seed}"),
     ):
         if not holds:
             raise ValueError(f"simulate needs {text}.")
-
-    features, common, own, loadings = (np.random.default_rng([seed, stream]) for stream in range(4))
-    total = BURN_IN + num_days
-    a, b = features.standard_normal((2, total, num_assets))
-    share = common_share + min(common_share, 1 - common_share) / 2 * loadings.uniform(-1, 1, num_assets)
-    alpha = (
-        math.sqrt(dial**2 * (1 - PERSISTENCE**2) / ((_kurtosis(degrees) - 1) * (1 + dial**2)))
-        if dial
-        else 0.0
+    if degrees is None:
+        degrees = 5.0 if noise == "student_t" else math.inf
+    dials = Noise(
+        vol_of_vol=(1.0 if noise == "garch" else 0.0) if vol_of_vol is None else float(vol_of_vol),
+        degrees=degrees,
+        news=news,
+        leverage=leverage,
+        common_share=common_share,
+        regime_ratio=regime_ratio,
+        jump_share=jump_share,
+        jumps_a_year=jumps_a_year,
+        volatility_daily=volatility_daily,
     )
-    factor, factor_variance = _garch(_innovations(common, (total, 1), degrees), alpha)
-    idiosyncratic, own_variance = _garch(_innovations(own, (total, num_assets), degrees), alpha)
-    shocks = volatility_daily * (np.sqrt(share) * factor + np.sqrt(1 - share) * idiosyncratic)
-    volatility = volatility_daily * np.sqrt(share * factor_variance + (1 - share) * own_variance)
 
-    g = planted_g(signal, a, b)
-    scale = volatility if signal_scale == "proportional" else np.full_like(volatility, volatility_daily)
-    # Row t of `scale`, `shocks` and `volatility` belongs to the step from t to t + 1.
-    planted = math.sqrt(r2 / (1 - r2)) * scale * g
+    total = BURN_IN + num_days
+    a, b = np.random.default_rng([seed, 0]).standard_normal((2, total, num_assets))
+    # Row t of `shocks`, `volatility` and `planted` belongs to the step from t to t + 1.
+    shocks, volatility = draw_noise(dials, (total, num_assets), seed)
+    g = planted_g(signal, a, b, depth_demand=depth_demand)
+    a, b, g, shocks, volatility = (x[BURN_IN:] for x in (a, b, g, shocks, volatility))
+
+    shock = np.ones(num_days)
+    if shock_at is not None:
+        shock[math.floor(shock_at * num_days) :] = shock_factor
+        shocks, volatility = shocks * shock[:, None], volatility * shock[:, None]
+    strength = draw_drift(
+        np.random.default_rng([seed, 6]), num_days, drift, break_at=break_at, factor=break_factor
+    )
+    proportional = signal_scale == "proportional"
+    scale = volatility if proportional else np.full_like(volatility, volatility_daily)
+    odds = r2 / (1 - r2)
+    planted = math.sqrt(odds) * scale * g
+    if drift != "constant":
+        planted = planted * strength[:, None]
     returns = planted + shocks
-    a, b, planted, returns, volatility = (x[BURN_IN:] for x in (a, b, planted, returns, volatility))
     path = np.vstack([np.zeros((1, num_assets)), np.cumsum(returns[:-1], axis=0)])
 
     dates = _business_days(num_days)
@@ -195,83 +233,31 @@ def simulate(
     keys = pl.DataFrame({"date": np.repeat(dates, num_assets), "asset": assets * num_days}).with_columns(
         pl.col("date").cast(pl.Date)
     )
+    columns = {"close": 100.0 * np.exp(path), "a": a, "b": b}
+    if volatility_column:
+        columns["volatility"] = volatility
     panel = Panel(
-        keys.with_columns(
-            close=pl.Series((100.0 * np.exp(path)).ravel()), a=pl.Series(a.ravel()), b=pl.Series(b.ravel())
-        ),
+        keys.with_columns(**{name: pl.Series(values.ravel()) for name, values in columns.items()}),
         name=f"simulated-{signal}-{noise}-{seed}",
     )
     error, outcome = ((returns - planted)[:-1] ** 2).sum(), (returns[:-1] ** 2).sum()
+    signal_variance = odds * (strength**2 * (shock**2 if proportional else 1.0)).mean()
     return Simulation(
         panel=panel,
         signal=keys.with_columns(signal=pl.Series(planted.ravel())),
         volatility=keys.with_columns(volatility=pl.Series(volatility.ravel())),
-        oracle_r2=float(r2),
+        drift=pl.DataFrame({"date": dates, "drift": strength}).with_columns(pl.col("date").cast(pl.Date)),
+        oracle_r2=float(r2 if shock_at is None else signal_variance / (signal_variance + (shock**2).mean())),
         realised_oracle_r2=float(1 - error / outcome),
+        recipe=recipe,
     )
 
 
-def planted_g(signal: str, a: Array, b: Array) -> Array:
-    """Return g (days, assets) of the module's text for a name of `SIGNALS`."""
-    if signal == "gated_filter":
-        return gated_filter(a, b)
-    return a * b if signal == "interaction" else a
-
-
-def gated_filter(a: Array, b: Array) -> Array:
-    """Return the standardised gated filter g of the module's text for features (days, assets).
-
-    The first days, whose lags reach before the start, use the features as if they were 0 there.
-    """
-    mean, deviation = _gated_filter_moments()
-    return (_gated_filter_raw(a, b) - mean) / deviation
-
-
-def _gated_filter_raw(a: Array, b: Array) -> Array:
-    z = a
-    for k, j, j2 in STAGE_LAGS:
-        recalled = 0.8 * _back(z, j) * np.sign(_back(z, j2) + 0.3)
-        z = np.tanh(1.5 * (np.tanh(2 * _back(b, k)) * z + recalled)) / 0.6
-    return z
-
-
-@functools.cache
-def _gated_filter_moments() -> tuple[float, float]:
-    """Return mean and standard deviation of the raw filter, from 2^20 draws (errors of about 0.001)."""
-    a, b = np.random.default_rng(20000103).standard_normal((2, 2**10 + 16, 2**10))
-    z = _gated_filter_raw(a, b)[16:]
-    return float(z.mean()), float(z.std())
-
-
-def _back(x: Array, k: int) -> Array:
-    return np.vstack([np.zeros((k, x.shape[1])), x[:-k]])
-
-
-def _innovations(generator: np.random.Generator, shape: tuple[int, int], degrees: float) -> Array:
-    normal = generator.standard_normal(shape)
-    if math.isinf(degrees):
-        return normal
-    return normal * np.sqrt((degrees - 2) / generator.chisquare(degrees, shape))
-
-
-def _garch(innovations: Array, alpha: float) -> tuple[Array, Array]:
-    """Return shocks of unconditional variance 1 and their conditional variances, from the stationary mean."""
-    if alpha == 0:
-        return innovations, np.ones_like(innovations)
-    beta = PERSISTENCE - alpha
-    if beta < 0:
-        raise ValueError(
-            f"vol_of_vol asks for alpha = {alpha:.3f} above the persistence {PERSISTENCE}; choose a smaller "
-            "one."
-        )
-    variance = np.ones_like(innovations)
-    for t in range(1, len(innovations)):
-        variance[t] = (1 - PERSISTENCE) + variance[t - 1] * (alpha * innovations[t - 1] ** 2 + beta)
-    return np.sqrt(variance) * innovations, variance
-
-
-def _kurtosis(degrees: float) -> float:
-    return 3.0 if math.isinf(degrees) else 3.0 + 6.0 / (degrees - 4.0)
+def _recipe(arguments: dict[str, object]) -> str:
+    """Return the call with every argument that differs from its default, and the seed."""
+    defaults = simulate.__kwdefaults__
+    told = [f"{k}={v!r}" for k, v in arguments.items() if k == "seed" or v != defaults[k]]
+    return f"fints.data.simulate({', '.join(told)})"
 
 
 def _business_days(count: int) -> Array:

@@ -11,9 +11,9 @@ import pytest
 
 from fints.data import Panel, features, load, semi_synthetic, targets
 from fints.data.semi_synthetic import OWN_SIGNALS, flip_returns
-from fints.data.synthetic import gated_filter
+from fints.data.synthetic_signals import planted_g
 
-EXOGENOUS = ("linear", "interaction", "gated_filter")
+EXOGENOUS = ("linear", "interaction", "gated_filter", "memory_chain")
 
 
 def returns(panel: Panel) -> pl.DataFrame:
@@ -127,7 +127,7 @@ def test_the_panels_columns_up_to_t_are_enough_to_make_the_oracle(ragged, signal
             sigma[t] = math.sqrt((weights * r[t - 62 : t + 1][::-1] ** 2).sum() / weights.sum())
         if signal in EXOGENOUS:
             a, b = (rows[name].to_numpy()[:, None] for name in "ab")
-            g = {"linear": a, "interaction": a * b, "gated_filter": gated_filter(a, b)}[signal][:, 0]
+            g = planted_g(signal, a, b)[:, 0]
         else:
             z = np.tanh(r / sigma)
             before = np.concatenate([[0.0], z[:-1]])
