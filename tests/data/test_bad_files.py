@@ -63,7 +63,6 @@ BAD_TEXTS = {
     "cut short": (HEAD + GOOD + "2001-02-14,A", "line 3 has 2 cells.*cut short"),
     "cut short with quotes": (HEAD + '2001-02-13,"A",1\n2001-02-14,A', "line 3 has 2 cells.*cut short"),
     "open quote": (HEAD + GOOD + '2001-02-14,"A,1\n', "cells|well-formed"),
-    "yfinance": ("Price,Close,Close\nTicker,A,B\nDate,,\n2001-02-13,1,2\n", "yfinance's three header rows"),
     "wide with a note": ("date,A,note\n2001-02-13,1,x\n", "column 'note': 'x' is not a number"),
     "one column": ("date\n2001-02-13\n", "at least one more"),
 }

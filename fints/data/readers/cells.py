@@ -1,0 +1,112 @@
+"""Cells into numbers, a column at a time and by polars, or the first cell that is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from fints.data.readers.files import PLACE, Table, collect
+
+__all__ = ["MISSING", "keyed", "numbers"]
+
+# In number cells only: NA and NAN are also tickers.
+MISSING = ("na", "n/a", "nan", "null", "none", "#n/a")
+DECIMAL_COMMA = r"^[+-]?\d+,\d+$"
+
+
+def numbers(
+    table: Table, columns: Sequence[str], cleaned: Mapping[str, pl.Expr] | None = None
+) -> dict[str, pl.Expr]:
+    """Return, for each column, the expression that makes it Float64.
+
+    A column of text is checked whole first. A decimal comma is read where commas do not separate and no cell
+    of the column has a point. Columns of other types pass as they are, for the panel's rules to judge.
+
+    Parameters
+    ----------
+    table
+        The cells.
+    columns
+        Those that must be numbers.
+    cleaned
+        Text expressions to be read in place of the cells themselves, such as without codes for missing.
+
+    Raises
+    ------
+    ValueError
+        If a cell is no number: with file, line, column, value and remedy.
+    """
+    schema = table.frame.collect_schema()
+    texts = {}
+    for column in columns:
+        if schema[column] == pl.String:
+            text = (cleaned or {}).get(column, pl.col(column))
+            texts[column] = pl.when(text.str.to_lowercase().is_in(MISSING)).then(None).otherwise(text)
+    if not texts:
+        return {column: pl.col(column) for column in columns}
+    commas = table.style.endswith("commas")
+    found = []
+    for place, text in enumerate(texts.values()):
+        found += [
+            text.str.contains(DECIMAL_COMMA).any().alias(f"comma{place}"),
+            text.str.contains(".", literal=True).any().alias(f"point{place}"),
+            _broken(text).alias(f"broken{place}"),
+            _broken(text.str.replace(",", ".", literal=True)).alias(f"broken_comma{place}"),
+        ]
+    said = collect(table.frame.select(found), table).row(0, named=True)
+    made = {column: pl.col(column) for column in columns}
+    for place, (column, text) in enumerate(texts.items()):
+        comma = said[f"comma{place}"] and not said[f"point{place}"] and not commas
+        broken = said[f"broken_comma{place}" if comma else f"broken{place}"]
+        if broken is not None:
+            _refuse(table, column, broken)
+        text = text.str.replace(",", ".", literal=True) if comma else text
+        made[column] = text.cast(pl.Float64, strict=False)
+    return made
+
+
+def keyed(
+    table: Table,
+    date: str,
+    asset: str | None,
+    values: Mapping[str, str],
+    cleaned: Mapping[str, pl.Expr] | None = None,
+) -> pl.DataFrame:
+    """Return `PLACE`, the date as it stands, the asset as text, and numbers under their new names.
+
+    Raises
+    ------
+    ValueError
+        If a cell is no number, or there is no row.
+    """
+    parsed = numbers(table, list(values), cleaned)
+    keys = [pl.col(date).alias("date")]
+    if asset is not None:
+        keys.append(pl.col(asset).cast(pl.String).alias("asset"))
+    made = [expression.alias(values[column]) for column, expression in parsed.items()]
+    frame = collect(table.frame.select(pl.col(PLACE), *keys, *made), table)
+    if frame.is_empty():
+        raise ValueError(f"{table.path}: the file has a header but no row of data. Give one row a date.")
+    # The streaming engine promises no order.
+    return frame.sort(PLACE)
+
+
+def _broken(text: pl.Expr) -> pl.Expr:
+    """Return the first place of a cell that is neither empty nor a number."""
+    return pl.col(PLACE).filter(text.is_not_null() & text.cast(pl.Float64, strict=False).is_null()).min()
+
+
+def _refuse(table: Table, column: str, place: int) -> None:
+    value = str(collect(table.frame.filter(pl.col(PLACE) == place).select(column), table).item())
+    remedy = "Leave the cell empty if the value is missing; drop a column of text"
+    if re.fullmatch(r"[+-]?[\d.,' ]+", value):
+        remedy = "Write plain decimals such as 1234.5, with one decimal sign and no thousands separators"
+    elif value.endswith("%"):
+        remedy = "Write decimals, 0.01 for 1 %"
+    elif re.fullmatch(r"[A-Z]", value):
+        remedy = "Letters in CRSP's RET are codes for missing: leave the cell empty"
+    raise ValueError(
+        f"{table.path}: {table.unit} {place}, column {column!r}: {value!r} is not a number. {remedy}."
+    )
