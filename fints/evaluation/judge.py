@@ -110,8 +110,8 @@ def judge(
     found = metrics(rows, horizon=horizon)
     ratio = found["forecast_sd_ratio"]
     in_units = ratio is None or ratio <= WIDEST
-    estimates = _estimates(rows, found, horizon)
-    tests = _tests(rows, horizon)
+    estimates = _estimates(rows, found, in_units, horizon)
+    tests = _tests(rows, in_units, horizon)
     dates, assets = rows["date"].n_unique(), rows["asset"].n_unique()
     effective = effective_assets(rows)
     smallest = detectable_r2(dates=max(1, dates // horizon), assets=effective)
@@ -153,13 +153,17 @@ def judge(
     )
 
 
-def _estimates(rows: pl.DataFrame, found: dict[str, Any], horizon: int) -> dict[str, Estimate]:
-    intervals: dict[str, Interval | None] = {"r2_zero": r2_interval(rows, horizon=horizon)}
-    if "prevailing_mean" in rows.columns:
-        intervals["r2_mean"] = r2_interval(rows, benchmark="prevailing_mean", horizon=horizon)
-    if "variance" in rows.columns:
-        intervals["r2_precision"] = r2_interval(rows, variance="variance", horizon=horizon)
-    intervals["r2_median_asset"] = median_r2_interval(rows, horizon=horizon)
+def _estimates(
+    rows: pl.DataFrame, found: dict[str, Any], in_units: bool, horizon: int
+) -> dict[str, Estimate]:
+    intervals: dict[str, Interval | None] = {}
+    if in_units:
+        intervals["r2_zero"] = r2_interval(rows, horizon=horizon)
+        if "prevailing_mean" in rows.columns:
+            intervals["r2_mean"] = r2_interval(rows, benchmark="prevailing_mean", horizon=horizon)
+        if "variance" in rows.columns:
+            intervals["r2_precision"] = r2_interval(rows, variance="variance", horizon=horizon)
+        intervals["r2_median_asset"] = median_r2_interval(rows, horizon=horizon)
     daily = ic_series(rows)
     for name in ("ic", "rank_ic"):
         intervals[name] = mean_interval(daily[name].drop_nulls().to_numpy(), horizon=horizon)
@@ -167,7 +171,8 @@ def _estimates(rows: pl.DataFrame, found: dict[str, Any], horizon: int) -> dict[
     for name in ("rank_ic_ir", "forecast_sd_ratio", "log_score", "crps", "coverage_50", "coverage_90"):
         if found.get(name) is not None:
             estimates[name] = Estimate(value=found[name])
-    estimates["slope"] = _slope(rows, horizon)
+    if in_units:
+        estimates["slope"] = _slope(rows, horizon)
     if "share_of_oracle" in found:
         estimates["share_of_oracle"] = Estimate(value=found["share_of_oracle"])
     return estimates
@@ -199,9 +204,10 @@ def _slope(rows: pl.DataFrame, horizon: int) -> Estimate:
     return _estimate(slope, interval and (slope + interval[0], slope + interval[1]))
 
 
-def _tests(rows: pl.DataFrame, horizon: int) -> dict[str, SeriesTest]:
-    tests = {"clark_west_zero": clark_west(rows, horizon=horizon)}
-    if "prevailing_mean" in rows.columns and rows["prevailing_mean"].null_count() < rows.height:
+def _tests(rows: pl.DataFrame, in_units: bool, horizon: int) -> dict[str, SeriesTest]:
+    tests = {"clark_west_zero": clark_west(rows, horizon=horizon)} if in_units else {}
+    has_mean = "prevailing_mean" in rows.columns and rows["prevailing_mean"].null_count() < rows.height
+    if in_units and has_mean:
         tests["clark_west_mean"] = clark_west(rows, benchmark="prevailing_mean", horizon=horizon)
     tests["pesaran_timmermann"] = pesaran_timmermann(rows, horizon=horizon)
     series = ic_series(rows)["rank_ic"].drop_nulls().to_numpy()
@@ -251,7 +257,7 @@ def _warnings(
     if not in_units:
         warnings.append(
             f"The forecasts are {found['forecast_sd_ratio']:.3g} times as wide as the outcomes: a score, not "
-            "a return. R², slope and Clark-West say nothing; ICs and portfolios do."
+            "a return. R², slope and Clark-West would say nothing and are left out."
         )
     if found["missing_days"]:
         warnings.append(
@@ -282,7 +288,7 @@ def _verdict(
     said = f"p {_p(p)}"
     if p >= ALPHA:
         return "nothing", (
-            f"Nothing found: {_against(in_units, tests)} ({said}). With these dates and assets a true R² of "
+            f"Nothing found: {_against(in_units, tests)}, {said}). With these dates and assets a true R² of "
             f"{100 * smallest:.2g} % is found four times in five; a smaller one may be there."
         )
     if ic is not None and ic > LEAK_IC:
@@ -306,16 +312,16 @@ def _verdict(
     slope = estimates["slope"].value
     return "scaled_wrong", (
         f"Found, but not fit for use as it stands: the forecasts carry information (Clark-West, {said}) and "
-        f"still lose in squared error (R² {100 * min(r2):.2g} %). "
+        f"still lose in squared error (R² −{100 * abs(min(r2)):.2g} %). "
         f"Multiplied by {slope:.2g} they would have had the right size."
     )
 
 
 def _against(in_units: bool, tests: dict[str, SeriesTest]) -> str:
     if not in_units:
-        return "the score does not rank assets by their next return"
+        return "the score does not rank assets by their next return (mean rank IC"
     both = "clark_west_mean" in tests
-    return f"the forecasts do not beat {'both zero and the prevailing mean' if both else 'zero'} (Clark-West)"
+    return f"the forecasts do not beat {'both zero and the prevailing mean' if both else 'zero'} (Clark-West"
 
 
 def _net(portfolios: Sequence[dict[str, Any]]) -> list[str]:
@@ -327,13 +333,15 @@ def _net(portfolios: Sequence[dict[str, Any]]) -> list[str]:
     if ratio is None or even is None or deflated is None:
         return ["The long-short portfolio never trades."]
     cost = f"{first['cost_bps']:g} basis points"
+    if even <= 0:
+        return ["The long-short portfolio loses before costs."]
     if ratio <= 0:
-        return [f"The long-short portfolio loses after {cost} a trade; it breaks even at {even:.2g}."]
+        return [f"The long-short portfolio loses after {cost} a trade; it breaks even at {even:.2f}."]
     sure = "more than luck" if deflated > 1 - ALPHA else "not more than luck"
     tried = "" if first["trials"] == 1 else f" for {first['trials']:,} trials"
     return [
         f"After {cost} a trade the long-short portfolio has a Sharpe ratio of {ratio:.2f}, {sure} (deflated"
-        f"{tried}: {deflated:.2f}); it breaks even at {even:.2g}."
+        f"{tried}: {deflated:.2f}); it breaks even at {even:.2f}."
     ]
 
 
