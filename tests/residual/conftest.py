@@ -72,3 +72,17 @@ def network() -> Callable[..., Network]:
 def x() -> Tensor:
     """Three windows of five tokens (3, 5, 16), unit normal."""
     return torch.randn(3, 5, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def literal_norm() -> Callable[[nn.Module, Tensor], Tensor]:
+    """The norm over the last axis, from its definition."""
+
+    def normed(norm: nn.Module, h: Tensor) -> Tensor:
+        if isinstance(norm, nn.LayerNorm):
+            centred = h - h.sum(-1, keepdim=True) / h.shape[-1]
+            variance = (centred * centred).sum(-1, keepdim=True) / h.shape[-1]
+            return centred / (variance + norm.eps).sqrt() * norm.weight + norm.bias
+        return h / ((h * h).sum(-1, keepdim=True) / h.shape[-1] + norm.eps).sqrt() * norm.weight
+
+    return normed

@@ -1,4 +1,4 @@
-"""Pre-Norm and Post-Norm against their equations, written out."""
+"""Pre-Norm, Post-Norm and no skip against their equations, written out."""
 
 from __future__ import annotations
 
@@ -7,17 +7,8 @@ import torch
 from torch.testing import assert_close
 
 
-def literal_norm(norm, h):
-    """The norm over the last axis, from its definition."""
-    if isinstance(norm, torch.nn.LayerNorm):
-        centred = h - h.sum(-1, keepdim=True) / h.shape[-1]
-        variance = (centred * centred).sum(-1, keepdim=True) / h.shape[-1]
-        return centred / (variance + norm.eps).sqrt() * norm.weight + norm.bias
-    return h / ((h * h).sum(-1, keepdim=True) / h.shape[-1] + norm.eps).sqrt() * norm.weight
-
-
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
-def test_pre_norm_is_its_equation(network, x, norm):
+def test_pre_norm_is_its_equation(network, x, literal_norm, norm):
     net = network("pre_norm", random=True, norm=norm)
     h = x
     for norm_k, branch in zip(net.residual.norms, net.branches, strict=True):
@@ -26,12 +17,32 @@ def test_pre_norm_is_its_equation(network, x, norm):
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
-def test_post_norm_is_its_equation(network, x, norm):
+def test_post_norm_is_its_equation(network, x, literal_norm, norm):
     net = network("post_norm", random=True, norm=norm)
     h = x
     for norm_k, branch in zip(net.residual.norms, net.branches, strict=True):
         h = literal_norm(norm_k, h + branch(h))
     assert_close(net(x), h, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_no_skip_is_its_equation(network, x, literal_norm, norm):
+    net = network("no_skip", random=True, norm=norm)
+    h = x
+    for norm_k, branch in zip(net.residual.norms, net.branches, strict=True):
+        h = branch(literal_norm(norm_k, h))
+    assert_close(net(x), literal_norm(net.residual.final_norm, h), rtol=0, atol=1e-12)
+
+
+def test_without_a_skip_nothing_passes_a_silent_branch(network, x):
+    net = network("no_skip")
+    for parameter in net.branches[3][2].parameters():
+        torch.nn.init.zeros_(parameter)
+    states = net.states(x)
+    assert not states[4].any()
+    assert states[3].any()
+    mixing = net.residual.mixing(states[3], 3)
+    assert (mixing.read.item(), mixing.carry.item(), mixing.write.item()) == (1, 0, 1)
 
 
 def test_post_norm_is_the_one_stream_matrix_with_a_weight_per_token(network, x):
