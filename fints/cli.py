@@ -21,13 +21,15 @@ from fints import __version__
 from fints.cli_data import data
 from fints.cli_evaluate import evaluate
 from fints.cli_schemes import schemes
+from fints.cli_simulate import simulate
 from fints.terminal import AsJson, Refusal, print_json, print_table, refusing
 
 __all__ = ["app", "main"]
 
 # Plain help: importing what draws rich's boxes takes longer than the whole command without them.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.add_typer(data, name="data", help="List, show or check data.")
+data.command("simulate")(simulate)
+app.add_typer(data, name="data", help="List, show, check or simulate data.")
 app.add_typer(schemes, name="schemes", help="List, draw or convert residual schemes.")
 app.command("evaluate")(evaluate)
 

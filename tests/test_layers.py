@@ -41,8 +41,9 @@ MAY_IMPORT = {
     "terminal": set(),
     "cli_data": {"data", "terminal"},
     "cli_evaluate": {"data", "evaluation", "terminal"},
+    "cli_simulate": {"data", "terminal"},
     "cli_schemes": {"diagnostics", "forecaster", "model", "residual", "study", "terminal"},
-    "cli": {"cli_data", "cli_evaluate", "cli_schemes", "data", "doctor", "terminal", "ui"},
+    "cli": {"cli_data", "cli_evaluate", "cli_schemes", "cli_simulate", "data", "doctor", "terminal", "ui"},
     "__main__": {"cli"},
 }
 TORCH_ALONE = {"residual", "model", "training"}
@@ -172,7 +173,8 @@ def test_mlflow_is_imported_by_the_tracker_only_and_there_lazily() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["study", "cli", "cli_data", "cli_evaluate", "cli_schemes", "terminal", "doctor", "ui"]
+    "name",
+    ["study", "cli", "cli_data", "cli_evaluate", "cli_schemes", "cli_simulate", "terminal", "doctor", "ui"],
 )
 def test_the_command_line_loads_nothing_heavy_before_it_is_needed(name: str) -> None:
     files = (

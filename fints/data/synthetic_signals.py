@@ -56,8 +56,8 @@ DRIFTS = ("constant", "slow", "broken")
 
 # (k, j, j') of each stage: small, different, and never all in reach of one step of another stage.
 STAGE_LAGS = ((1, 1, 2), (2, 3, 1))
-MEMORY = 0.8
-OFFSET = 0.3
+MEMORY = 0.7
+OFFSET = 0.2
 # Beyond this the chain is learnt by no network that trains in minutes, so its demand cannot be shown.
 MOST_LINKS = 8
 SLOW_HALF_LIFE = 250.0
