@@ -18,7 +18,7 @@ NAMES = ("return_1", "momentum_40_5", "volatility_10", "log_volatility_21", "ran
 
 @pytest.fixture(scope="module")
 def panel() -> Panel:
-    """Six assets over 400 days: one listed late, one delisted, one that rests for 60 days, one rarely traded."""
+    """Six assets, 400 days: one listed late, one delisted, one that rests for 60 days, one rarely traded."""
     draw = np.random.default_rng(0)
     days = [dt.date(2001, 1, 1) + dt.timedelta(days=k) for k in range(400)]
     rows = []
