@@ -119,6 +119,6 @@ def test_an_absent_file_is_an_error_of_the_caller(tmp_path):
 
 def test_the_bundled_panel_shows_the_rounding_its_card_admits():
     found = {finding.kind: finding.message for finding in check(load("sp500-20")).findings}
-    assert set(found) == {"rounding", "zero_returns"}
+    assert set(found) == {"rounding", "survivorship", "zero_returns"}
     assert "AAPL" in found["rounding"]
     assert "up to 102 bp" in found["rounding"]

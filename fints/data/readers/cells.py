@@ -21,8 +21,9 @@ def numbers(
 ) -> dict[str, pl.Expr]:
     """Return, for each column, the expression that makes it Float64.
 
-    A column of text is checked whole first. A decimal comma is read where commas do not separate and no cell
-    of the column has a point. Columns of other types pass as they are, for the panel's rules to judge.
+    A column of text is checked whole first. A decimal comma is read where commas do not separate and most
+    cells of the column have one; a point among them is then no number. Columns of other types pass as they are,
+    for the panel's rules to judge.
 
     Parameters
     ----------
@@ -50,19 +51,19 @@ def numbers(
     found = []
     for place, text in enumerate(texts.values()):
         found += [
-            text.str.contains(DECIMAL_COMMA).any().alias(f"comma{place}"),
-            text.str.contains(".", literal=True).any().alias(f"point{place}"),
+            text.str.contains(DECIMAL_COMMA).sum().alias(f"comma{place}"),
+            text.str.contains(".", literal=True).sum().alias(f"point{place}"),
             _broken(text).alias(f"broken{place}"),
-            _broken(text.str.replace(",", ".", literal=True)).alias(f"broken_comma{place}"),
+            _broken(_with_point(text)).alias(f"broken_comma{place}"),
         ]
     said = collect(table.frame.select(found), table).row(0, named=True)
     made = {column: pl.col(column) for column in columns}
     for place, (column, text) in enumerate(texts.items()):
-        comma = said[f"comma{place}"] and not said[f"point{place}"] and not commas
+        comma = said[f"comma{place}"] > said[f"point{place}"] and not commas
         broken = said[f"broken_comma{place}" if comma else f"broken{place}"]
         if broken is not None:
             _refuse(table, column, broken)
-        text = text.str.replace(",", ".", literal=True) if comma else text
+        text = _with_point(text) if comma else text
         made[column] = text.cast(pl.Float64, strict=False)
     return made
 
@@ -91,6 +92,12 @@ def keyed(
         raise ValueError(f"{table.path}: the file has a header but no row of data. Give one row a date.")
     # The streaming engine promises no order.
     return frame.sort(PLACE)
+
+
+def _with_point(text: pl.Expr) -> pl.Expr:
+    """Return decimal commas as points, and what has a point already as no number."""
+    pointed = pl.when(text.str.contains(".", literal=True)).then(pl.lit("two decimal signs"))
+    return pointed.otherwise(text.str.replace(",", ".", literal=True))
 
 
 def _broken(text: pl.Expr) -> pl.Expr:

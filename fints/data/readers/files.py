@@ -142,8 +142,9 @@ class Text:
             separator=separator,
             has_header=False,
             skip_lines=start,
-            new_columns=names,
-            infer_schema=False,
+            # A first line that is blank has one cell.
+            schema=dict.fromkeys(names, pl.String),
+            missing_columns="insert",
             row_index_name=PLACE,
             row_index_offset=start + 1,
             raise_if_empty=False,

@@ -23,7 +23,7 @@ from fints.data.readers.reading import Reading
 __all__ = ["read_french", "recognises_french"]
 
 HEADER = re.compile(r"^\s*(date)?\s*,.*[^\s,\d.-].*$", re.IGNORECASE)
-ROW = re.compile(r"^\s*(\d{4}|\d{6}|\d{8})\s*,")
+ROW = re.compile(r"^\s*(\d{4}|\d{6}|\d{8})\s*(,|$)")
 NUMBER = re.compile(r"^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$", re.IGNORECASE)
 MISSING = (-99.99, -999.0)
 RETURNS = re.compile(r"(weight\w*\s+returns|annual factors|^$)", re.IGNORECASE)

@@ -2,8 +2,8 @@
 
 The levels stand in either order (``group_by``), named ("Price", "Ticker") or not; a row with the index's name
 ("Date", "Datetime") follows or not. Without ``multi_level_index`` there is one header row and one ticker, and
-the file's name is the asset. The price is ``Adj Close`` where it exists (``auto_adjust=False``), else ``Close``,
-which is adjusted since ``auto_adjust=True`` became the default.
+the file's name is the asset. The price is ``Adj Close`` where it exists (``auto_adjust=False``), else
+``Close``, which is adjusted since ``auto_adjust=True`` became the default.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import polars as pl
 from fints.data.dates import DateRules, parse_dates
 from fints.data.readers.asking import Asking
 from fints.data.readers.cells import keyed
-from fints.data.readers.files import PLACE, Table, Text, pandas_index
+from fints.data.readers.files import PLACE, Table, Text
 from fints.data.readers.plain import one_header, stem
 from fints.data.readers.reading import Reading
 
@@ -137,7 +137,11 @@ def _several(text: Text) -> tuple[Table, str, dict[str, tuple[str, str]], str]:
     rows = 2
     if place + 2 < len(text.head):
         third = text.cells(place + 2)
-        if third and third[0] in INDEX_NAMES and all(pandas_index(cell) for cell in third[1:]):
+        if (
+            third
+            and third[0] in INDEX_NAMES
+            and all(cell == "" or cell.startswith("Unnamed:") for cell in third[1:])
+        ):
             rows = 3
     pairs: dict[str, tuple[str, str]] = {}
     columns = ["date"]
