@@ -19,7 +19,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -363,51 +363,79 @@ def shares(make: Callable[[int], Draw], tests: Mapping[str, Test], simulations: 
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def measure(
-    panel: Panel, *, simulations: int, dates: int, long_dates: int, assets: int
-) -> Iterator[tuple[str, dict]]:
-    """Yield each table as it is finished: a title and row name to column to share."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is simulated: on which panel, how often, how many dates and assets."""
 
-    def maker(r2: float, length: int, horizon: int) -> Callable[[int], Draw]:
-        return lambda seed: draw(panel, r2=r2, dates=length, assets=assets, horizon=horizon, seed=seed)
+    panel: Panel
+    simulations: int
+    dates: int
+    long_dates: int
+    assets: int
 
-    sizes: dict[str, dict[str, float]] = {}
-    dropped: dict[str, dict[str, float]] = {}
+    def maker(self, r2: float, horizon: int) -> Callable[[int], Draw]:
+        """Return the function from a seed to a draw."""
+        return lambda seed: draw(
+            self.panel,
+            r2=r2,
+            dates=self.dates if horizon == 1 else self.long_dates,
+            assets=self.assets,
+            horizon=horizon,
+            seed=seed,
+        )
+
+    @property
+    def fewer(self) -> int:
+        """How many simulations where each is slow."""
+        return max(1, self.simulations // FEWER)
+
+
+Rows = dict[str, dict[str, float]]
+
+
+def measure_sizes(plan: Plan) -> dict[str, Rows]:
+    """Return the tables of sizes: of what is used, and of what is not."""
+    sizes: Rows = {}
+    dropped: Rows = {}
     for horizon in (1, *HORIZONS):
         kept, left = size_tests(horizon), dropped_tests(horizon) if horizon > 1 else {}
-        make = maker(0.0, dates if horizon == 1 else long_dates, horizon)
-        found = shares(make, kept | left, simulations)
+        found = shares(plan.maker(0.0, horizon), kept | left, plan.simulations)
         for name in kept:
             sizes.setdefault(name, {})[f"h = {horizon}"] = found[name]
         for name in left:
             row = name.replace(f"{horizon - 1} lags", "h - 1 lags")
             dropped.setdefault(row, {})[f"h = {horizon}"] = found[name]
-    yield "size", sizes
-    yield "dropped", dropped
+    return {"size": sizes, "dropped": dropped}
 
-    powers: dict[str, dict[str, float]] = {}
+
+def measure_powers(plan: Plan) -> dict[str, Rows]:
+    """Return the table of powers."""
+    powers: Rows = {}
     for r2 in R2S:
-        make = maker(r2, dates, 1)
-        correlation = float(np.mean([make(seed).correlation for seed in range(min(50, simulations))]))
+        make = plan.maker(r2, 1)
+        correlation = float(np.mean([make(seed).correlation for seed in range(min(50, plan.simulations))]))
         chosen = power_tests()
         tests = {name: test for name, (test, _) in chosen.items()}
         slow = {name: tests.pop(name) for name, (_, formula) in chosen.items() if formula is None}
-        found = shares(make, tests, simulations) | shares(make, slow, max(1, simulations // FEWER))
-        for name, share in found.items():
-            formula = chosen[name][1]
+        found = shares(make, tests, plan.simulations) | shares(make, slow, plan.fewer)
+        for name, (_, formula) in chosen.items():
             row = powers.setdefault(name, {})
-            row[f"{100 * r2:g} %"] = share
+            row[f"{100 * r2:g} %"] = found[name]
             if formula is not None:
                 row[f"{100 * r2:g} % by formula"] = forecast_power(
-                    formula, r2, dates=dates, assets=assets, correlation=max(correlation, 0.0)
+                    formula, r2, dates=plan.dates, assets=plan.assets, correlation=max(correlation, 0.0)
                 )
-    yield "power", powers
-
-    null, few = maker(0.0, dates, 1), max(1, simulations // FEWER)
-    rows = [selection_measures(null(seed)) for seed in range(few)]
-    yield "selection", {name: {"mean": float(np.mean([row[name] for row in rows]))} for name in rows[0]}
+    return {"power": powers}
 
 
+def measure_selection(plan: Plan) -> dict[str, Rows]:
+    """Return the table of what the best of many worthless strategies shows."""
+    make = plan.maker(0.0, 1)
+    rows = [selection_measures(make(seed)) for seed in range(plan.fewer)]
+    return {"selection": {name: {"mean": float(np.mean([row[name] for row in rows]))} for name in rows[0]}}
+
+
+MEASURES = {"size": measure_sizes, "power": measure_powers, "selection": measure_selection}
 TITLES = {
     "size": "Size: how often a true null is rejected, in % (nominal 5; * is outside 3.6 to 6.4)",
     "dropped": "Not used over overlapping outcomes: how often these reject a true null, in %",
@@ -490,6 +518,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--long-dates", type=int, default=1260, help="judged dates at longer horizons")
     parser.add_argument("--assets", type=int, default=5)
     parser.add_argument("--panel", default="sp500-20")
+    parser.add_argument("--only", nargs="+", choices=MEASURES, help="some of the tables")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     parser.add_argument("--write", type=Path, help="document to put the tables into")
     options = parser.parse_args(arguments)
@@ -504,17 +533,19 @@ def main(arguments: list[str] | None = None) -> None:
     # Two standard errors of a share of 5 %.
     band = 2 * math.sqrt(LEVEL * (1 - LEVEL) / options.simulations) + 1e-12
     found, documents = {}, [f"Printed by `python benchmarks/calibration.py {asked}`:"]
-    for kind, rows in measure(
-        panel,
+    plan = Plan(
+        panel=panel,
         simulations=options.simulations,
         dates=options.dates,
         long_dates=options.long_dates,
         assets=options.assets,
-    ):
-        cells = table(kind, rows, band=band)
-        print(as_text(TITLES[kind], cells), "\n", flush=True)
-        documents.append(as_markdown(TITLES[kind], cells))
-        found[kind] = rows
+    )
+    for part in options.only or MEASURES:
+        for kind, rows in MEASURES[part](plan).items():
+            cells = table(kind, rows, band=band)
+            print(as_text(TITLES[kind], cells), "\n", flush=True)
+            documents.append(as_markdown(TITLES[kind], cells))
+            found[kind] = rows
     print(f"{time.monotonic() - started:.0f} s")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -95,15 +95,15 @@ def _gain(axes: Axes, rows: pl.DataFrame, *, in_units: bool) -> None:
 
 
 def _rank_ic(axes: Axes, rows: pl.DataFrame) -> None:
-    axes.set_title("Rank IC, summed over dates")
     daily = ic_series(rows).drop_nulls("rank_ic")
+    mean = f" (mean {daily['rank_ic'].mean():.3f})".replace("-", "−") if daily.height else ""
+    axes.set_title(f"Rank IC, summed over dates{mean}")
     if not daily.height:
         _say(axes, "no date has an IC")
         return
     total = np.cumsum(daily["rank_ic"].to_numpy())
     axes.plot(daily["date"].to_numpy(), total, color=BLUE)
     axes.axhline(0, color=GREY, linewidth=0.6)
-    axes.set_ylabel(f"mean {daily['rank_ic'].mean():.3f}".replace("-", "−"))
     _dated(axes)
 
 

@@ -84,8 +84,8 @@ def forecast_power(
     ``diebold_mariano``     :math:`\sqrt{R^2 T N} / 2`, against zero  two-sided
     ``giacomini_white``     its square :math:`R^2 T N / 4`            chi-squared, 3 degrees
     ``pesaran_timmermann``  :math:`(2 / \pi) \sqrt{T N}\, \arcsin R`  one-sided
-    ``rank_ic``             :math:`\sqrt{(3 / \pi) R^2 T (N - 1) /    two-sided
-                            (1 - \rho)}`
+    ``rank_ic``             :math:`\frac{3 N}{\pi (N + 1)}            two-sided
+                            \sqrt{R^2 T (N - 1) / (1 - \rho)}`
     ``long_short``          that of ``rank_ic``                       one-sided
     ======================  ========================================  =========================
 
@@ -103,11 +103,14 @@ def forecast_power(
     whole = math.sqrt(r2 * dates * assets)
     if test == "giacomini_white":
         return float(stats.ncx2.sf(stats.chi2.ppf(1 - alpha, 3), 3, whole**2 / 4)) if r2 else alpha
+    # The mean of Spearman's coefficient of N Gaussian pairs of small correlation r is 3 N r / (pi (N + 1)).
+    ranks = 3 * assets / (math.pi * (assets + 1))
+    ranks *= math.sqrt(r2 * dates * max(assets - 1, 0) / (1 - correlation))
     means = {
         "clark_west": whole,
         "diebold_mariano": whole / 2,
         "pesaran_timmermann": 2 / math.pi * math.sqrt(dates * assets) * math.asin(math.sqrt(r2)),
-        "rank_ic": (ranks := math.sqrt(3 / math.pi * r2 * dates * max(assets - 1, 0) / (1 - correlation))),
+        "rank_ic": ranks,
         "long_short": ranks,
     }
     if test not in means:

@@ -29,7 +29,7 @@ def test_overlapping_outcomes_have_the_errors_of_the_lowest_frequencies(forecast
     rng = np.random.default_rng(8)
     y, a, b = rng.standard_normal((3, 200, 2))
     series = ((y - a) ** 2 - (y - b) ** 2).mean(axis=1)
-    # 200 dates at horizon 5: min(0.4 T^(2/3), T / 4h) = min(13.7, 10) frequencies, by a discrete cosine transform.
+    # 200 dates at horizon 5: min(0.4 T^(2/3), T / 4h) = min(13.7, 10) terms of a discrete cosine transform.
     waves = dct(series, type=2, norm="ortho")[1:11]
     t = series.mean() * math.sqrt(200) / math.sqrt(np.mean(waves**2))
     found = diebold_mariano(forecasts(y, a), forecasts(y, b), horizon=5)
