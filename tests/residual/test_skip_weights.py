@@ -127,6 +127,17 @@ def test_a_weight_that_cannot_be_is_one_clear_message(name, options, message):
         build_residual(name, options, width=8, num_sublayers=2)
 
 
+def test_a_silent_branch_leaves_the_weight_of_the_skip_at_work(network, x):
+    """Dropping a branch (stochastic depth, an ablation) means y = 0, not a sublayer that never was."""
+    net = network("learnable_skip", random=True)
+    assert_close(net.residual.step(x, 3, torch.zeros_like), net.residual.a[3] * x, rtol=0, atol=0)
+    admin, deep_norm = network("admin", random=True).residual, network("deep_norm", random=True).residual
+    expected = admin.norms[3](admin.omega[3] * x)
+    assert_close(admin.step(x, 3, torch.zeros_like), expected, rtol=0, atol=1e-14)
+    expected = deep_norm.norms[3](deep_norm.alpha * x)
+    assert_close(deep_norm.step(x, 3, torch.zeros_like), expected, rtol=0, atol=1e-14)
+
+
 def test_the_mixing_of_a_learnable_skip_rebuilds_its_step(network, x):
     net = network("learnable_skip", random=True)
     outputs = []
