@@ -1,24 +1,42 @@
-"""The verbs of ``fints schemes``: list."""
+"""The verbs of ``fints schemes``: list, show, convert."""
 
 from __future__ import annotations
 
+import json
 import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fints.terminal import AsJson, print_json
+from fints.terminal import AsJson, Refusal, print_fields, print_json, print_wrapped, refusing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fints.config import ModelConfig
+    from fints.model import Transformer
 
 __all__ = ["schemes"]
 
 # The sizes at which parameters are counted.
 WIDTH, SUBLAYERS = 64, 24
+# The batch on which a fresh network is looked at: windows, days, and inputs of unit variance.
+WINDOWS, DAYS, FEATURES = 16, 24, 8
+# At random, a coefficient moves by this over the root of L: streams then grow alike at every depth.
+RANDOM_SPREAD = 0.5
 
 schemes = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the scheme; may be repeated."),
+]
 
 
 @schemes.callback()
 def schemes_group(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the residual schemes, or draw one; without a verb: list."""
+    """List the residual schemes, draw one, or convert a network; without a verb: list."""
     if context.invoked_subcommand is None:
         schemes_list(as_json=as_json)
 
@@ -28,29 +46,221 @@ def schemes_list(as_json: AsJson = False) -> None:
     """List the residual schemes: equation, size, start, paper."""
     from fints.residual import RESIDUALS
 
-    rows = [
-        {
-            "name": name,
-            "equation": scheme.equation,
-            "paper": scheme.paper,
-            "parameter_formula": scheme.parameter_formula,
-            "extra_parameters": scheme.extra_parameters(WIDTH, SUBLAYERS, norm="layer_norm"),
-            "equals_pre_norm_at_start": scheme.equals_pre_norm_at_start,
-        }
-        for name, scheme in RESIDUALS.items()
-    ]
     if as_json:
+        rows = [{"name": name, **_described(name)} for name in RESIDUALS]
         print_json({"width": WIDTH, "sublayers": SUBLAYERS, "schemes": rows})
         return
-    for row in rows:
+    for name in RESIDUALS:
+        row = _described(name)
         start = "the same function as" if row["equals_pre_norm_at_start"] else "another function than"
-        told = (
+        told: tuple[str, ...] = (
             row["equation"],
             f"parameters: {row['parameter_formula']}: "
             f"{row['extra_parameters']:+,} at D {WIDTH}, L {SUBLAYERS}",
             f"{start} Pre-Norm at the start",
             row["paper"],
         )
-        print(row["name"])
+        print(name)
         for line in told:
             print(textwrap.fill(line, 80, initial_indent="  ", subsequent_indent="    "))
+
+
+@schemes.command("show")
+def schemes_show(
+    name: Annotated[
+        str | None, typer.Argument(help="A name of `fints schemes list`.", show_default=False)
+    ] = None,
+    option: Options = None,
+    depth: Annotated[int, typer.Option(min=1, max=200, help="Blocks of a fresh network.")] = 12,
+    width: Annotated[int, typer.Option(min=1, help="Width of a fresh network.")] = WIDTH,
+    random: Annotated[
+        int | None,
+        typer.Option(metavar="SEED", help="Move the scheme's parameters at random, as training would."),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A saved forecaster to show, in place of a name.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Dataset whose last windows it reads; default: random inputs.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File of the picture; default: NAME.png here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw with which weight each sublayer reads what came before it.
+
+    A fresh network that equals Pre-Norm has the same weight everywhere: --random shows what the scheme
+    can become, --model what it became.
+    """
+    with refusing():
+        path = _picture(out, name, model)
+        if model is not None:
+            network, x, of = _saved(model, name, option, random, data)
+        elif name is not None:
+            if data is not None:
+                raise ValueError("--data is for a saved forecaster (--model), which knows its features.")
+            network, x, of = _fresh(name, _options(option), depth=depth, width=width, seed=random)
+        else:
+            raise ValueError(
+                "name a scheme (see: fints schemes list), or give --model FOLDER of a saved forecaster."
+            )
+
+        from fints.diagnostics.depth_mixing import depth_mixing, reach, summary
+        from fints.study.mixing_figures import draw_matrix
+
+        mixing = depth_mixing(network, x)
+        scheme, options = of["scheme"], of["options"]
+        chosen = ", ".join(f"{key} {value}" for key, value in of["chosen"].items())
+        note = f"{of['what']}\n{chosen}".strip()
+        draw_matrix(mixing.mean.tolist(), path, title=scheme.replace("_", " "), note=note)
+    sizes = {
+        "norm": of["norm"],
+        "width": of["width"],
+        "num_sublayers": len(network.branches),
+    }
+    described = {
+        "scheme": scheme,
+        "options": options,
+        **_described(scheme, options, **sizes),
+        "what": of["what"],
+        "width": of["width"],
+        "sublayers": len(network.branches),
+        "composed": mixing.composed,
+    }
+    if as_json:
+        matrix = [[_plain(value) for value in row] for row in mixing.mean.tolist()]
+        spread = [[_plain(value) for value in row] for row in mixing.spread.tolist()]
+        rows = [{key: _plain(value) for key, value in row.items()} for row in reach(mixing.mean)]
+        print_json({**described, "picture": str(path), "matrix": matrix, "spread": spread, "readers": rows})
+        return
+    print_fields(
+        {
+            "scheme": scheme,
+            "equation": described["equation"],
+            "paper": described["paper"],
+            "options": ", ".join(f"{key} {value}" for key, value in options.items()) or "none",
+            "parameters": f"{described['parameter_formula']}: {described['extra_parameters']:+,} "
+            f"beyond Pre-Norm's at D {of['width']}, L {len(network.branches)}",
+            "network": of["what"],
+            "picture": str(path),
+        }
+    )
+    for line in summary(mixing):
+        print_wrapped(line)
+
+
+def _described(
+    name: str, options: dict[str, Any] | None = None, *, norm: str = "layer_norm", **sizes: int
+) -> dict[str, Any]:
+    """Return what a scheme says of itself."""
+    from fints.residual import RESIDUALS
+
+    scheme = RESIDUALS[name]
+    given = {"width": WIDTH, "num_sublayers": SUBLAYERS} | sizes
+    return {
+        "equation": scheme.equation,
+        "paper": scheme.paper,
+        "parameter_formula": scheme.parameter_formula,
+        "extra_parameters": scheme.extra_parameters(
+            given["width"], given["num_sublayers"], norm=norm, **(options or {})
+        ),
+        "equals_pre_norm_at_start": scheme.equals_pre_norm_at_start,
+    }
+
+
+def _options(given: list[str] | None) -> dict[str, Any]:
+    """Read NAME=VALUE, the value as JSON if it is, else as a text."""
+    options: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (equals and name):
+            raise Refusal(f"--option must be NAME=VALUE; got {text!r}.")
+        try:
+            options[name.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            options[name.replace("-", "_")] = value
+    return options
+
+
+def _picture(out: Path | None, name: str | None, model: Path | None) -> Path:
+    path = out if out is not None else Path(f"{name or (model and model.resolve().name) or 'scheme'}.png")
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"a picture's name must end in .png, .svg or .pdf; got {path.name!r}.")
+    if not path.parent.is_dir():
+        raise ValueError(f"the folder {path.parent} does not exist; make it first.")
+    return path
+
+
+def _fresh(
+    name: str, options: dict[str, Any], *, depth: int, width: int, seed: int | None
+) -> tuple[Transformer, Tensor, dict[str, Any]]:
+    """Build a network of one scheme, and a batch for it."""
+    import torch
+
+    from fints.config import ModelConfig
+    from fints.model import build
+    from fints.residual import options_of
+
+    heads = next(heads for heads in (4, 2, 1) if width % heads == 0)
+    config = ModelConfig(residual=name, residual_options=options, depth=depth, width=width, num_heads=heads)
+    network = build(config, num_features=FEATURES, context=DAYS, seed=0).eval()
+    generator = torch.Generator().manual_seed(0 if seed is None else seed)
+    if seed is not None:
+        spread = RANDOM_SPREAD / len(network.branches) ** 0.5
+        with torch.no_grad():
+            for parameter in network.residual.parameters():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.add_(noise.to(parameter.dtype), alpha=spread)
+    what = f"{depth} blocks, fresh" + (f", moved at random (seed {seed})" if seed is not None else "")
+    x = torch.randn(WINDOWS, DAYS, FEATURES, generator=generator)
+    return network, x, _told(config, options_of(name), what)
+
+
+def _saved(
+    folder: Path,
+    name: str | None,
+    option: list[str] | None,
+    seed: int | None,
+    dataset: str | None,
+) -> tuple[Transformer, Tensor, dict[str, Any]]:
+    """Read a saved forecaster's network, and a batch for it."""
+    import torch
+
+    from fints.forecaster import load
+    from fints.residual import options_of
+
+    if option or seed is not None:
+        raise ValueError("--option and --random are for a fresh network; --model shows a saved one as it is.")
+    forecaster = load(folder)
+    config = forecaster.experiment_.model
+    if name is not None and name != config.residual:
+        raise ValueError(f"{folder} was trained with {config.residual}, not with {name}; leave the name out.")
+    network: Transformer = forecaster.model_.cpu()
+    if dataset is None:
+        shape = (WINDOWS, forecaster.experiment_.data.context, len(forecaster.experiment_.data.features))
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        read = "random inputs"
+    else:
+        from fints.data import load as load_data
+
+        windows = forecaster.windows(load_data(dataset))
+        last = torch.arange(max(0, len(windows) - 4 * WINDOWS), len(windows))
+        x, read = windows.gather(last)[0], f"the last windows of {dataset}"
+    what = f"{config.depth} blocks, trained until {forecaster.model_as_of_}, on {read}"
+    return network, x, _told(config, options_of(config.residual), what)
+
+
+def _told(config: ModelConfig, defaults: dict[str, Any], what: str) -> dict[str, Any]:
+    return {
+        "scheme": config.residual,
+        "options": defaults | config.residual_options,
+        "chosen": config.residual_options,
+        "norm": config.norm,
+        "width": config.width,
+        "what": what,
+    }
+
+
+def _plain(value: float) -> float | None:
+    return value if value == value and abs(value) != float("inf") else None

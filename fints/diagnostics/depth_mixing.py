@@ -80,7 +80,7 @@ def depth_mixing(model: Transformer, x: Tensor) -> DepthMixing:
         matrix = compose(residual, states)
         composed = matrix is not None
         if matrix is None:
-            matrix = held_scale_mixing(residual, trace.trunks[0], outputs)
+            matrix = held_scale_mixing(residual, model.embedding(x), outputs)
     tokens = matrix.reshape(-1, *matrix.shape[-2:])
     mean = tokens.nanmean(0)
     return DepthMixing(mean=mean, spread=(tokens - mean).square().nanmean(0).sqrt(), composed=composed)
@@ -174,9 +174,7 @@ def summary(mixing: DepthMixing) -> list[str]:
     weights = mixing.mean[torch.tril(torch.ones_like(mixing.mean)) > 0]
     finite = weights[weights.isfinite()]
     lines = [
-        f"The weights lie between {finite.min():.3g} and {finite.max():.3g} (plain sums: all 1)."
-        if finite.numel()
-        else "No source has a weight.",
+        _range(finite),
         f"The read-out gives the embedding {last['embedding']:.1%} of its weight (plain sums: "
         f"{1 / count:.1%}), and uses {last['sources']:.1f} of {count} sources.",
     ]
@@ -197,6 +195,15 @@ def summary(mixing: DepthMixing) -> list[str]:
             "The trunk is normed: these are the weights with the scales of its norms held as they are."
         )
     return lines
+
+
+def _range(weights: Tensor) -> str:
+    if not weights.numel():
+        return "No source has a weight."
+    low, high = float(weights.min()), float(weights.max())
+    if high - low < 1e-6:
+        return f"Every weight is {high:.3g} (plain sums: 1)."
+    return f"The weights lie between {low:.3g} and {high:.3g} (plain sums: all 1)."
 
 
 def _sources_at_start(slots: int, sources: int) -> Tensor:

@@ -41,7 +41,7 @@ def held_scale_mixing(residual: Residual[Any], x: Tensor, outputs: Sequence[Tens
     residual
         The scheme; its norms are calls of `torch.nn.functional.layer_norm` or `rms_norm`.
     x
-        v_0 (B, T, D), what `Residual.open` was given.
+        What `Residual.open` was given (B, T, D); v_0 is what it made of that.
     outputs
         What the branches returned (B, T, D), one a sublayer.
 
@@ -51,10 +51,11 @@ def held_scale_mixing(residual: Residual[Any], x: Tensor, outputs: Sequence[Tens
         (B, T, L + 1, L + 1) on the CPU in double precision, [reader, source]; the last reader is the
         read-out. NaN in the column of a source that is zero at a token.
     """
-    sources = [x.detach(), *(output.detach() for output in outputs)]
+    given = [x.detach(), *(output.detach() for output in outputs)]
+    sources = [residual.merge(residual.open(given[0]), 0).detach(), *given[1:]]
     with torch.enable_grad(), _HeldScales():
-        factors = x.new_ones(len(sources)).requires_grad_()
-        read = _inputs(residual, sources, factors)
+        factors = x.new_ones(len(given)).requires_grad_()
+        read = _inputs(residual, given, factors)
         # Forward mode by two backward ones: the gradient by c is linear in what it is weighted with,
         # so its derivative by that weighting is d u / d c. (torch.func.jvp warns of its own making.)
         weighting = torch.zeros_like(read, requires_grad=True)
@@ -68,11 +69,11 @@ def held_scale_mixing(residual: Residual[Any], x: Tensor, outputs: Sequence[Tens
     return torch.stack(columns, dim=-1).tril()
 
 
-def _inputs(residual: Residual[Any], sources: Sequence[Tensor], factors: Tensor) -> Tensor:
+def _inputs(residual: Residual[Any], given: Sequence[Tensor], factors: Tensor) -> Tensor:
     """Return u_0 ... u_L (B, T, L + 1, D) with each source multiplied by its factor."""
-    state = residual.open(sources[0] * factors[0])
+    state = residual.open(given[0] * factors[0])
     read = []
-    for layer, output in enumerate(sources[1:]):
+    for layer, output in enumerate(given[1:]):
         read.append(residual.read(state, layer))
         scaled = output * factors[layer + 1]
         state = residual.step(state, layer, lambda _, scaled=scaled: scaled)  # type: ignore[misc]
@@ -89,8 +90,11 @@ class _HeldScales(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        held = {F.layer_norm: _layer_norm, F.rms_norm: _rms_norm}.get(func, func)
-        return held(*args, **(kwargs or {}))
+        held: dict[Callable[..., Any], Callable[..., Any]] = {
+            F.layer_norm: _layer_norm,
+            F.rms_norm: _rms_norm,
+        }
+        return held.get(func, func)(*args, **(kwargs or {}))
 
 
 def _layer_norm(

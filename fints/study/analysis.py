@@ -39,7 +39,14 @@ from fints.study.cells import (
     with_references,
 )
 from fints.study.design import OUTCOMES
-from fints.study.summaries import mean_history, mean_profiles, oracle_bins, outcome_counts, tried_points
+from fints.study.summaries import (
+    mean_history,
+    mean_mixing,
+    mean_profiles,
+    oracle_bins,
+    outcome_counts,
+    tried_points,
+)
 from fints.study.verdict import MEASURES, Measure, decide, describe, sentence
 
 __all__ = ["DISTRIBUTION", "REFERENCE_R2", "Analysis", "analyse"]
@@ -57,8 +64,8 @@ class Analysis:
     Frames, each sorted: `cells` one row a final fit with its metrics; `arms` one row an arm;
     `contrasts` one row a contrast, the primary first; `baselines` one row a baseline; `outcomes`
     counts of fits by arm, role and outcome; `tried` one row an arm and design point; `profiles`
-    one row an arm, sublayer and measure; `history` one row an arm and step; `oracle` one row an arm
-    and bin of the planted signal (empty on real data).
+    one row an arm, sublayer and measure; `mixing` one row an arm, reader and source; `history` one
+    row an arm and step; `oracle` one row an arm and bin of the planted signal (empty on real data).
     """
 
     spec: dict[str, Any]
@@ -73,6 +80,7 @@ class Analysis:
     outcomes: pl.DataFrame
     tried: pl.DataFrame
     profiles: pl.DataFrame
+    mixing: pl.DataFrame
     history: pl.DataFrame
     oracle: pl.DataFrame
     scope: dict[str, float | int | None]
@@ -103,8 +111,8 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
     spec
         The content of `study.json`.
     folder
-        Holds `forecasts.parquet` and `fits.parquet`; `profiles.parquet`, `history.parquet` and
-        `baselines.parquet` are used where they exist.
+        Holds `forecasts.parquet` and `fits.parquet`; `profiles.parquet`, `mixing.parquet`,
+        `history.parquet` and `baselines.parquet` are used where they exist.
 
     Notes
     -----
@@ -170,6 +178,7 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
         outcomes=outcome_counts(spec, final, fits),
         tried=tried_points(spec, fits),
         profiles=mean_profiles(spec, optional_table(folder, "profiles"), final),
+        mixing=mean_mixing(spec, optional_table(folder, "mixing"), final),
         history=mean_history(spec, optional_table(folder, "history"), final),
         oracle=oracle_bins(spec, frames, final),
         scope=_scope(rows, dropped, final, fits, horizon),

@@ -18,12 +18,12 @@ __all__ = ["arm_rows", "assemble", "mean_profile", "table_spec"]
 
 # The spec that the tables were made from, and their digests: written last, so it vouches for them.
 STAMP = "tables.json"
-TABLES = ("forecasts", "baselines", "profiles", "history", "fits", "timing")
+TABLES = ("forecasts", "baselines", "profiles", "mixing", "history", "fits", "timing")
 KEYS = ("arm", "role", "fold", "seed")
 
 
 def assemble(folder: Path, cells: Sequence[Cell], spec: Mapping[str, Any]) -> None:
-    """Write forecasts, profiles, fits and timing of `cells` as parquet under `folder`.
+    """Write forecasts, profiles, mixing matrices, fits and timing of `cells` as parquet under `folder`.
 
     `timing.parquet` alone differs between two runs of the same study.
 
@@ -61,6 +61,9 @@ def assemble(folder: Path, cells: Sequence[Cell], spec: Mapping[str, Any]) -> No
     if profiles is not None:
         order = [name for name in ("arm", "fold", "seed", "step", "layer") if name in profiles.columns]
         _write(profiles.sort(order, maintain_order=True), folder / "profiles.parquet")
+    mixing = _stack(folder, final, "mixing.parquet")
+    if mixing is not None:
+        _write(mixing.sort("arm", "fold", "seed", "reader", "source"), folder / "mixing.parquet")
     history = _stack(folder, final, "history.parquet")
     if history is not None:
         _write(history.sort("arm", "fold", "seed", "step", maintain_order=True), folder / "history.parquet")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +35,7 @@ __all__ = [
     "new_canvas",
     "proxy",
     "put_legend",
+    "styled",
     "whole_axis",
 ]
 
@@ -86,6 +88,18 @@ class Facet:
 
     title: str
     arms: tuple[tuple[str, str, int], ...]
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw with `STYLE` inside, whatever the settings outside."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        for name, value in STYLE.items():
+            matplotlib.rcParams[name] = value  # type: ignore[index]
+        yield
 
 
 def facets_of(analysis: Analysis, available: set[str]) -> list[Facet]:

@@ -42,6 +42,7 @@ REMEDY = "run the study again, which writes this file anew from the stored fits"
 OPTIONAL = {
     "baselines": ["baseline", *KEYS, "forecast", "realised"],
     "profiles": ["arm", "fold", "seed", "step", "layer"],
+    "mixing": ["arm", "fold", "seed", "reader", "source", "mean", "composed"],
     "history": ["arm", "fold", "seed", "step", "train_loss", "validation_loss"],
 }
 CELL_METRICS = (

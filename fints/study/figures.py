@@ -11,7 +11,6 @@ import polars as pl
 from fints.study.canvas import (
     COLOURS,
     GREY,
-    STYLE,
     Figure,
     capital,
     digits_of,
@@ -20,7 +19,9 @@ from fints.study.canvas import (
     line_style,
     new_canvas,
     put_legend,
+    styled,
 )
+from fints.study.mixing_figures import mixing
 from fints.study.profile_figures import gradient, similarity, training, update
 from fints.study.verdict import number
 
@@ -35,8 +36,6 @@ __all__ = ["Figure", "draw"]
 
 def draw(analysis: Analysis, folder: Path) -> list[Figure]:
     """Draw every figure that the study's data allow into `folder`; return them in reading order."""
-    import matplotlib
-
     folder.mkdir(parents=True, exist_ok=True)
     makers: Sequence[Callable[[Analysis], tuple[Canvas, Figure] | None]] = (
         _outcome,
@@ -45,14 +44,12 @@ def draw(analysis: Analysis, folder: Path) -> list[Figure]:
         similarity,
         gradient,
         update,
+        mixing,
         training,
         _tuning,
     )
     drawn = []
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        for name, value in STYLE.items():
-            matplotlib.rcParams[name] = value  # type: ignore[index]
+    with styled():
         for maker in makers:
             made = maker(analysis)
             if made is None:

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     import polars as pl
 
     from fints.data import Panel
+    from fints.forecaster import Forecaster
 
 __all__ = ["Cell", "read_result", "run_cell"]
 
 # A fit that takes about this long saves its state as it goes, so that a kill costs little.
 CHECKPOINT_FROM_SECONDS = 60.0
+# How many windows the depth-mixing matrix of a fit is a mean over; each has all its days.
+MIXING_WINDOWS = 16
 BASELINES = ("zero", "prevailing_mean", "ar1", "ridge")
 # Their expectation over one day is the planted signal in their own units.
 ORACLE_TARGETS = ("log_return", "volatility_scaled")
@@ -154,6 +157,7 @@ def _train(
     write_rows(fresh / "profile.parquet", result.profiles)
     scores: dict[str, float] = {}
     if cell.role == "final":
+        write_rows(fresh / "mixing.parquet", _mixing(forecaster, seen, dates["validation"]))
         forecasts = finite(forecaster.evaluate_frame(panel, *dates["test"]))
         forecasts.write_parquet(fresh / "forecasts.parquet")
         scores = fit_scores(forecasts, outcome=result.outcome, horizon=forecaster.experiment_.data.horizon)
@@ -171,6 +175,21 @@ def _train(
             "peak_memory": plain(result.peak_memory),
         },
     }
+
+
+def _mixing(forecaster: Forecaster, seen: Panel, validation: tuple[date, date]) -> list[dict[str, Any]]:
+    """Return the depth-mixing matrix of the network that forecasts, on windows spread over `validation`."""
+    import torch
+
+    from fints.diagnostics import depth_mixing
+
+    windows = forecaster.windows(seen, *validation)
+    if not len(windows):
+        return []
+    spread = torch.linspace(0, len(windows) - 1, MIXING_WINDOWS, dtype=torch.float64).round().long()
+    inputs, _ = windows.gather(spread)
+    device = next(forecaster.model_.parameters()).device
+    return depth_mixing(forecaster.model_, inputs.to(device)).rows()
 
 
 def _baselines(cell: Cell, panel: Panel, signal: pl.DataFrame | None, fresh: Path) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def _blocks(analysis: Analysis, figures: Sequence[Figure]) -> list[Block]:
         *shown("oracle"),
         Heading(text="Inside the networks"),
         *(
-            shown("similarity", "gradient", "update", "training")
+            shown("similarity", "gradient", "update", "mixing", "training")
             or [Text(text="No profile was stored for this study.")]
         ),
         Heading(text="Outcomes of the fits"),
@@ -186,9 +186,10 @@ def _again(analysis: Analysis) -> list[Block]:
         Code(text="\n".join([*lines, command])),
         Text(
             text=(
-                "The tables above are computed from `forecasts.parquet`, `fits.parquet`, `profiles.parquet` "
-                f"and `history.parquet` beside this report; `python studies/{spec['name']}.py report` makes "
-                "them again and trains nothing. How long each fit took, when and where, is in "
+                "The tables above are computed from `forecasts.parquet`, `fits.parquet`, `profiles.parquet`, "
+                "`mixing.parquet` and `history.parquet` beside this report; "
+                f"`python studies/{spec['name']}.py report` makes them again and trains "
+                "nothing. How long each fit took, when and where, is in "
                 "`timing.parquet`."
             )
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import polars as pl
 
 from fints.study.cells import FAILED, plain_mean, to_frame
 
-__all__ = ["mean_history", "mean_profiles", "oracle_bins", "outcome_counts", "tried_points"]
+__all__ = ["mean_history", "mean_mixing", "mean_profiles", "oracle_bins", "outcome_counts", "tried_points"]
 
 # Measured by sublayer; averaged over fits on a logarithm where the values span decades.
 PROFILE_MEASURES = {
@@ -120,6 +121,26 @@ def mean_profiles(
                 )
     found = pl.DataFrame(table, schema=schema, orient="row")
     return found.sort(pl.col("arm").replace_strict(order, return_dtype=pl.Int64), "measure", "layer")
+
+
+def mean_mixing(spec: Mapping[str, Any], mixing: pl.DataFrame | None, final: pl.DataFrame) -> pl.DataFrame:
+    """Mean over finished fits of each entry of M, by arm, reader and source."""
+    schema: dict[str, Any] = {"arm": pl.String, "reader": pl.Int64, "source": pl.Int64, "fits": pl.Int64}
+    schema |= {"mean": pl.Float64, "composed": pl.Boolean}
+    if mixing is None or not mixing.height:
+        return pl.DataFrame(schema=schema)
+    order = {arm["name"]: number for number, arm in enumerate(spec["arms"])}
+    ok = final.filter("finished").select("arm", "fold", "seed")
+    rows = mixing.join(ok, on=["arm", "fold", "seed"], how="semi").drop_nulls("mean")
+    table = []
+    keys = ["arm", "reader", "source"]
+    for (arm, reader, source), part in (
+        rows.sort([*keys, "fold", "seed"]).partition_by(keys, as_dict=True, maintain_order=True).items()
+    ):
+        mean = math.fsum(part["mean"].to_list()) / part.height
+        table.append((arm, reader, source, part.height, mean, bool(part["composed"].all())))
+    found = pl.DataFrame(table, schema=schema, orient="row")
+    return found.sort(pl.col("arm").replace_strict(order, return_dtype=pl.Int64), "reader", "source")
 
 
 def mean_history(spec: Mapping[str, Any], history: pl.DataFrame | None, final: pl.DataFrame) -> pl.DataFrame:

@@ -54,6 +54,16 @@ def is_linear(name: str) -> bool:
 
 LINEAR = [name for name in RESIDUALS if is_linear(name)]
 
+# Their sources are not what the embedding and the branches gave: a factor or a norm lies between.
+SCALED = {
+    "layer_scale",
+    "peri_ln",
+    "re_zero",
+    "sandwich_norm",
+    "skip_init",
+    "window_rescaled_pre_norm",
+}
+
 
 def increments(model: Transformer, trace: Trace, states: list) -> list[torch.Tensor]:
     """What each sublayer adds: the branch's output, times a factor where one stream is scaled."""
@@ -81,7 +91,7 @@ def test_every_input_is_the_sum_of_what_came_before_with_the_weights_of_the_matr
     assert torch.equal(matrix, matrix.tril())
 
 
-@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("name", sorted({*LINEAR} - SCALED))
 def test_one_source_at_a_time_gives_the_columns(name):
     width = NUM_SUBLAYERS + 1
     residual = build_residual(name, width=24, num_sublayers=NUM_SUBLAYERS).double()
@@ -123,7 +133,7 @@ def test_a_scheme_that_norms_its_trunk_is_measured_with_the_scales_held(x):
     trace, _ = traced(model, x)
     mixing = depth_mixing(model, x)
     assert not mixing.composed
-    held = held_scale_mixing(model.residual, trace.trunks[0], trace.outputs)
+    held = held_scale_mixing(model.residual, model.embedding(x), trace.outputs)
     torch.testing.assert_close(mixing.mean, held.mean((0, 1)))
     assert "trunk is normed" in " ".join(summary(mixing))
 

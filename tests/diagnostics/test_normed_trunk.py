@@ -11,6 +11,8 @@ from fints.diagnostics.normed_trunk import _HeldScales, held_scale_mixing
 from fints.residual import RESIDUALS, build_residual
 
 WIDTH, NUM_SUBLAYERS = 16, 6
+# Here a factor on the branch's output is part of the weight, there of the source.
+FACTOR_INSIDE = {"layer_scale", "peri_ln", "re_zero", "sandwich_norm", "skip_init"}
 
 
 def scheme(name: str, *, random: bool = True, norm: str = "layer_norm"):
@@ -52,7 +54,7 @@ def names(*, fixed: bool) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", names(fixed=True))
+@pytest.mark.parametrize("name", sorted({*names(fixed=True)} - FACTOR_INSIDE))
 def test_where_weights_are_fixed_it_is_the_matrix_of_the_scheme(name, sources):
     residual = scheme(name)
     found = held_scale_mixing(residual, sources[0], sources[1:])

@@ -65,7 +65,7 @@ def build_study(
         "command": "python studies/residual_by_depth.py run --preset quick",
     }
     arms = spec["arms"]
-    forecasts, fits, profiles, history, references = [], [], [], [], []
+    forecasts, fits, profiles, mixing, history, references = [], [], [], [], [], []
     for fold in range(folds):
         rng = np.random.default_rng([7, fold])
         first, last = (dt.date.fromisoformat(day) for day in spec["folds"][fold]["test"])
@@ -116,12 +116,14 @@ def build_study(
                 outcome = failed.get(key, "finished")
                 fits.append(_fit(arm, "final", fold, seed, 0.001, outcome, 0.91 - 0.02 * strength))
                 profiles += _profile(arm, fold, seed, own)
+                mixing += _mixing(arm, fold, seed, np.random.default_rng([13, number, fold, seed]))
                 history += _history(arm, fold, seed, strength)
     for arm, rate in itertools.product(arms, RATES):
         fits.append(_fit(arm, "tuning", 0, 1000, rate, "finished", 0.9 + abs(np.log(rate / 0.001)) * 0.01))
     pl.concat(forecasts).write_parquet(folder / "forecasts.parquet")
     pl.DataFrame(fits).write_parquet(folder / "fits.parquet")
     pl.DataFrame(profiles, infer_schema_length=None).write_parquet(folder / "profiles.parquet")
+    pl.DataFrame(mixing).write_parquet(folder / "mixing.parquet")
     pl.DataFrame(history).write_parquet(folder / "history.parquet")
     if baselines:
         pl.concat(references).write_parquet(folder / "baselines.parquet")
@@ -252,6 +254,23 @@ def _profile(arm: dict[str, Any], fold: int, seed: int, rng: np.random.Generator
             }
         )
     return rows
+
+
+def _mixing(arm: dict[str, Any], fold: int, seed: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    return [
+        {
+            "arm": arm["name"],
+            "fold": fold,
+            "seed": seed,
+            "reader": reader,
+            "source": source,
+            "mean": 1.0 if arm["levels"]["residual"] == "pre_norm" else 1 + 0.4 * rng.standard_normal(),
+            "spread": 0.1,
+            "composed": arm["levels"]["residual"] != "post_norm",
+        }
+        for reader in range(2 * arm["experiment"]["model"]["depth"] + 1)
+        for source in range(reader + 1)
+    ]
 
 
 def _history(arm: dict[str, Any], fold: int, seed: int, strength: float) -> list[dict[str, Any]]:

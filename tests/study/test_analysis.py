@@ -332,15 +332,30 @@ def test_profiles_are_those_of_the_last_step_of_finished_fits(make_study, tmp_pa
         assert mean == pytest.approx(np.exp(np.log(values).mean()), rel=1e-12)
 
 
+def test_mixing_is_the_mean_over_finished_fits(make_study, tmp_path):
+    spec, folder = make_study(tmp_path, failed={(POST, 0, 0): "diverged"})
+    found = analyse(spec, folder).mixing.filter(pl.col("arm") == POST)
+    rows = pl.read_parquet(folder / "mixing.parquet").filter(
+        (pl.col("arm") == POST) & ~((pl.col("fold") == 0) & (pl.col("seed") == 0))
+    )
+    assert found["fits"].unique().to_list() == [7]
+    assert found.height == 17 * 18 // 2
+    for reader, source, mean in found.select("reader", "source", "mean").rows():
+        values = rows.filter(reader=reader, source=source)["mean"]
+        assert mean == pytest.approx(values.mean(), rel=1e-12)
+
+
 def test_row_order_in_the_files_changes_nothing(make_study, tmp_path):
     spec, folder = make_study(tmp_path, failed={(POST, 1, 0): "diverged"}, simulated=True)
     before = analyse(spec, folder)
-    for name in ("forecasts", "fits", "profiles", "history", "baselines"):
+    for name in ("forecasts", "fits", "profiles", "mixing", "history", "baselines"):
         path = folder / f"{name}.parquet"
         pl.read_parquet(path).sample(fraction=1.0, shuffle=True, seed=1).write_parquet(path)
     after = analyse(spec, folder)
     assert after.verdict == before.verdict
-    for name in ("cells", "arms", "contrasts", "outcomes", "tried", "profiles", "history", "oracle"):
+    frames = [name for name, value in vars(before).items() if isinstance(value, pl.DataFrame)]
+    assert len(frames) == 10
+    for name in frames:
         assert getattr(after, name).equals(getattr(before, name)), name
 
 

@@ -19,7 +19,7 @@ from fints.study.store import digest, write_json
 
 TINY = Path(__file__).parent / "tiny.py"
 STUDY = runpy.run_path(str(TINY))["STUDY"]
-TABLES = ("forecasts", "fits", "profiles", "history", "baselines")
+TABLES = ("forecasts", "fits", "profiles", "mixing", "history", "baselines")
 MakeStudy = Callable[..., tuple[dict[str, Any], Path]]
 
 

@@ -15,7 +15,17 @@ from fints.study.document import Heading, Items, Table, Text, from_docstring, to
 from fints.study.profile_figures import nulls
 from fints.study.report import write_report
 
-FIGURES = ["contrasts", "gradient", "oracle", "outcome", "similarity", "training", "tuning", "update"]
+FIGURES = [
+    "contrasts",
+    "gradient",
+    "mixing",
+    "oracle",
+    "outcome",
+    "similarity",
+    "training",
+    "tuning",
+    "update",
+]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -107,6 +117,20 @@ def test_each_scheme_stands_beside_its_own_null_and_profiles_say_whose_weights_t
     assert "their levels do not compare" in captions["training"]
 
 
+def test_every_arm_has_its_mixing_matrix_and_the_caption_says_what_the_embedding_has_left(reported):
+    analysis, folder = reported
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    caption = dict(re.findall(r"\(figures/(\w+)\.svg\)\n\n\*(.+?)\*\n", text))["mixing"]
+    for arm in analysis.spec["arms"]:
+        own = analysis.mixing.filter(arm=arm["name"])
+        layers = 2 * arm["experiment"]["model"]["depth"]
+        assert own.height == (layers + 1) * (layers + 2) // 2
+        last = own.filter(reader=layers).sort("source")["mean"].abs()
+        share = f"{100 * last[0] / last.sum():.1f} % ({100 / (layers + 1):.1f} % if all alike)"
+        assert f"{arm['name']} {share}" in caption
+    assert "the scales of its norms held as they are" in caption
+
+
 def test_a_run_that_claims_nothing_says_so_twice(make_study, tmp_path):
     spec, folder = make_study(tmp_path, schemes=("pre_norm", "post_norm"), folds=2, claim="none")
     write_report(analyse(spec, folder), folder)
@@ -186,7 +210,8 @@ def test_a_study_without_commit_command_or_numbered_factor_still_has_a_report(ma
         contrast["within"] = {"depth": {"2": "shallow", "8": "deep"}[contrast["within"]["depth"]]}
     for name in ("commit", "command"):
         del spec[name]
-    for name in ("profiles", "history", "baselines"):
+    # A study of an older version has no mixing matrices.
+    for name in ("profiles", "mixing", "history", "baselines"):
         (folder / f"{name}.parquet").unlink()
     write_report(analyse(spec, folder), folder)
     text = (folder / "report.md").read_text(encoding="utf-8")

@@ -114,6 +114,10 @@ def test_the_tables_hold_every_fit_once(done: tuple[Path, str], prices: Path) ->
         "ridge",
     }
     assert set(pl.read_parquet(folder / "profiles.parquet")["layer"]) == {0, 1}
+    mixing = pl.read_parquet(folder / "mixing.parquet")
+    assert len(mixing) == 4 * 6  # two sublayers and the read-out, of each final fit
+    assert mixing.filter("composed")["mean"].unique().to_list() == [1.0]
+    assert set(mixing["composed"]) == {True, False}
 
 
 @pytest.mark.slow
