@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+import fints.data
 from fints.data import Simulation, features, simulate, targets
-
-SIGNALS = ("linear", "interaction", "gated_filter")
+from fints.data.synthetic_signals import SIGNALS, planted_g
 
 
 def wide(frame: pl.DataFrame, column: str) -> np.ndarray:
@@ -180,19 +180,102 @@ def test_the_volatility_frame_standardises_the_noise():
     assert abs(clustering) < 0.02 < (raw[1:] * raw[:-1]).mean() / (raw**2).mean()
 
 
-def test_a_constant_signal_is_weaker_where_volatility_is_high_and_a_proportional_one_is_not():
-    def by_quintile(scale: str) -> tuple[float, float]:
-        simulation = simulate(r2=0.2, noise="garch", signal_scale=scale, num_assets=50, num_days=3000, seed=9)
-        r, s = step(simulation), wide(simulation.signal, "signal")[:-1]
-        sigma = wide(simulation.volatility, "volatility")[:-1]
-        calm, wild = sigma < np.quantile(sigma, 0.2), sigma > np.quantile(sigma, 0.8)
-        return tuple(1 - ((r - s)[m] ** 2).sum() / (r[m] ** 2).sum() for m in (calm, wild))
+@pytest.mark.slow
+def test_half_a_percent_is_realised_as_half_a_percent():
+    realised = [
+        simulate(r2=0.005, noise="garch", num_assets=50, num_days=2520, seed=100 + s).realised_oracle_r2
+        for s in range(40)
+    ]
+    assert 0.00494 < np.mean(realised) < 0.00520
+    assert 0.0003 < np.std(realised, ddof=1) < 0.0006
 
-    calm, wild = by_quintile("constant")
-    assert calm > 2 * wild
-    calm, wild = by_quintile("proportional")
-    assert calm == pytest.approx(0.2, abs=0.02)
-    assert wild == pytest.approx(0.2, abs=0.02)
+
+@pytest.mark.parametrize("signal_scale", ["constant", "proportional"])
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_the_panels_columns_up_to_t_are_enough_to_make_the_oracle(signal, signal_scale):
+    made = simulate(
+        r2=0.2,
+        signal=signal,
+        noise="garch",
+        signal_scale=signal_scale,
+        volatility_column=True,
+        volatility_daily=0.02,
+        num_assets=4,
+        num_days=300,
+        depth_demand=3,
+        seed=3,
+    )
+    columns = features(made.panel, ["a", "b", "volatility"])
+    a, b, sigma = (wide(columns, name) for name in ("a", "b", "volatility"))
+    scale = sigma if signal_scale == "proportional" else np.full_like(a, 0.02)
+    oracle = math.sqrt(0.25) * scale * planted_g(signal, a, b, depth_demand=3)
+    # What happened before the panel began is forgotten by then.
+    np.testing.assert_allclose(oracle[150:], wide(made.signal, "signal")[150:], atol=1e-14)
+
+
+def test_the_future_of_the_noise_is_in_no_column_and_not_in_the_signal():
+    dials = {"noise": "garch", "signal": "memory_chain", "r2": 0.2, "volatility_column": True, "seed": 4}
+    quiet, loud = simulate(num_days=300, **dials), simulate(num_days=300, shock_at=0.5, **dials)
+    before = pl.col("date") < quiet.panel.dates[150]
+    for one, two in ((quiet.panel.frame, loud.panel.frame), (quiet.signal, loud.signal)):
+        assert one.filter(before).equals(two.filter(before))
+    # The close of the day on which the shock begins is the last that it does not move.
+    assert (of(quiet, "close")[150] == of(loud, "close")[150]).all()
+    assert (of(quiet, "close")[151] != of(loud, "close")[151]).all()
+
+
+@pytest.mark.parametrize("signal_scale", ["constant", "proportional"])
+def test_a_shock_multiplies_the_noise_from_its_day_on_and_a_proportional_signal_with_it(signal_scale):
+    dials = {"noise": "garch", "r2": 0.2, "signal_scale": signal_scale, "num_days": 400, "seed": 5}
+    quiet, loud = simulate(**dials), simulate(shock_at=0.75, shock_factor=4.0, **dials)
+    factor = np.where(np.arange(400) < 300, 1.0, 4.0)[:, None]
+    signal = factor if signal_scale == "proportional" else 1.0
+    np.testing.assert_allclose(wide(loud.signal, "signal"), wide(quiet.signal, "signal") * signal, rtol=1e-13)
+    np.testing.assert_allclose(
+        wide(loud.volatility, "volatility"), wide(quiet.volatility, "volatility") * factor, rtol=1e-13
+    )
+    noises = [step(x) - wide(x.signal, "signal")[:-1] for x in (quiet, loud)]
+    np.testing.assert_allclose(noises[1], noises[0] * factor[:-1], atol=1e-13)
+    expected = 0.25 / (0.25 + (0.75 + 0.25 * 16)) if signal_scale == "constant" else 0.2
+    assert loud.oracle_r2 == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "dials",
+    [
+        {"drift": "slow"},
+        {"drift": "broken", "break_at": 0.3, "break_factor": -0.5},
+        {"shock_at": 0.6},
+        {"shock_at": 0.6, "signal_scale": "proportional"},
+        {"noise": "garch", "degrees": 4.0, "news": "score", "leverage": 0.8, "signal_scale": "proportional"},
+        {"regime_ratio": 1.5, "jump_share": 0.2},
+        {"signal": "memory_chain", "depth_demand": 3},
+    ],
+    ids=str,
+)
+def test_under_every_dial_the_oracle_realises_what_it_has_by_construction(dials):
+    made = [simulate(r2=0.2, num_assets=10, num_days=800, seed=seed, **dials) for seed in range(12)]
+    gaps = [x.realised_oracle_r2 - x.oracle_r2 for x in made]
+    error = np.std(gaps, ddof=1) / math.sqrt(12)
+    assert error < 0.01
+    assert abs(np.mean(gaps)) < 4 * error
+
+
+def test_a_drift_multiplies_the_signal_day_by_day_and_is_in_no_column():
+    still, moving = (simulate(num_days=300, drift=drift, seed=6) for drift in ("constant", "slow"))
+    m = moving.drift["drift"].to_numpy()
+    assert m.std() > 0.05
+    ratio = wide(moving.signal, "signal") / wide(still.signal, "signal")
+    np.testing.assert_allclose(ratio, np.broadcast_to(m[:, None], ratio.shape), rtol=1e-9)
+    assert moving.panel.feature_columns == ["a", "b"]
+    assert still.drift["drift"].unique().to_list() == [1.0]
+
+
+def test_the_recipe_is_a_call_that_makes_the_same_panel():
+    made = simulate(num_days=60, noise="garch", vol_of_vol=0.5, drift="broken", break_factor=0.0, seed=8)
+    again = eval(made.recipe, {"fints": fints})
+    assert again.panel.checksum == made.panel.checksum
+    assert again.signal.equals(made.signal)
 
 
 def test_the_common_share_is_the_mean_correlation_of_the_noise():
@@ -218,6 +301,14 @@ def test_a_simulation_may_have_one_asset():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ({"drift": "sudden"}, "drift = 'sudden' is unknown. Choose one of constant, slow, broken"),
+        ({"news": "cube", "noise": "garch"}, "news = 'cube' is unknown"),
+        ({"leverage": 0.5}, 'leverage = 0.5 needs noise = "garch"'),
+        ({"depth_demand": 9}, "depth_demand from 1 to 8; got 9"),
+        ({"break_at": 1.0}, r"break_at in \(0, 1\); got 1.0"),
+        ({"break_factor": math.nan}, "a finite break_factor"),
+        ({"shock_at": 1.0}, r"shock_at in \(0, 1\) or None; got 1.0"),
+        ({"shock_factor": 0.0}, "shock_factor above 0"),
         ({"signal": "quadratic"}, "signal = 'quadratic' is unknown. Choose one of linear"),
         ({"noise": "levy"}, "noise = 'levy' is unknown"),
         ({"signal_scale": "x"}, "signal_scale = 'x' is unknown"),
