@@ -16,6 +16,8 @@ from typing import Any
 from fints.residual.admin import Admin
 from fints.residual.base import Branch, Mixing, Residual, State, make_norm
 from fints.residual.deep_norm import DeepNorm
+from fints.residual.frac_connections import FracConnections, StaticFracConnections
+from fints.residual.gated_streams import GatedCopies, GatedStreams
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
 from fints.residual.layer_norm_scaling import LayerNormScaling
 from fints.residual.manifold import ManifoldHyperConnections
@@ -35,7 +37,10 @@ __all__ = [
     "Branch",
     "DeepNorm",
     "DynamicHyperConnections",
+    "FracConnections",
     "FrozenScalePostNorm",
+    "GatedCopies",
+    "GatedStreams",
     "LayerNormScaling",
     "LayerScale",
     "LearnableSkip",
@@ -51,6 +56,7 @@ __all__ = [
     "SandwichNorm",
     "SkipInit",
     "State",
+    "StaticFracConnections",
     "StaticHyperConnections",
     "WindowRescaledPreNorm",
     "WindowScaleRestoringPostNorm",
@@ -79,6 +85,10 @@ RESIDUALS: dict[str, type[Residual[Any]]] = {
     "static_hyper_connections": StaticHyperConnections,
     "dynamic_hyper_connections": DynamicHyperConnections,
     "manifold_hyper_connections": ManifoldHyperConnections,
+    "static_frac_connections": StaticFracConnections,
+    "frac_connections": FracConnections,
+    "gated_streams": GatedStreams,
+    "gated_copies": GatedCopies,
 }
 
 # Keyword arguments of every scheme that the network gives, so that they are not options.

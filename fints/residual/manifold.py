@@ -222,13 +222,18 @@ class ManifoldHyperConnections(Residual[Tensor]):
         """Return 1 / n for every stream."""
         return state.new_full((self.num_streams,), 1 / self.num_streams)
 
-    def _coefficients(self, state: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Return H_pre above H_res, (B, T, n + 1, n), and H_post (B, T, n)."""
+    def logits(self, state: Tensor, layer: int) -> Tensor:
+        """Return [p | q | r] (B, T, 2 n + r)."""
         x = state.flatten(-2)
         scale = torch.cat([a.expand(size) for a, size in zip(self.alpha[layer], self.sizes, strict=True)])
-        root_mean_square = (x.square().mean(-1, keepdim=True) + self.norm_eps).sqrt()
-        logits = torch.addcmul(self.b[layer], (x @ self.phi[layer]) / root_mean_square, scale)
-        p, q, r = logits.split(self.sizes, dim=-1)
+        # A norm, not a mean of squares, which would write x^2 to memory and read it in the backward pass.
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        root_mean_square = (length.square() / x.shape[-1] + self.norm_eps).sqrt()
+        return torch.addcmul(self.b[layer], (x @ self.phi[layer]) / root_mean_square, scale)
+
+    def _coefficients(self, state: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Return H_pre above H_res, (B, T, n + 1, n), and H_post (B, T, n)."""
+        p, q, r = self.logits(state, layer).split(self.sizes, dim=-1)
         n = self.num_streams
         if self.mix == "sinkhorn":
             H_res = sinkhorn(r.unflatten(-1, (n, n)), ITERATIONS)
