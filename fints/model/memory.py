@@ -74,15 +74,17 @@ class _Kept:
         tensors = [*network.parameters(), *network.buffers()]
         # The storage objects are held, because an id is unique among live objects only.
         self.own = {id(storage): storage for storage in (tensor.untyped_storage() for tensor in tensors)}
-        self.storages: dict[int, tuple[torch.UntypedStorage, float]] = {}
+        self.storages: dict[tuple[int, bool], tuple[torch.UntypedStorage, float]] = {}
         self.branch_bytes = branch_bytes
         self.in_branch = False
 
     def keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if id(storage) not in self.own and id(storage) not in self.storages:
-            share = self.branch_bytes if self.in_branch else 1.0
-            self.storages[id(storage)] = (storage, share * storage.nbytes())
+        share = self.branch_bytes if self.in_branch else 1.0
+        # What a branch keeps in a lower precision is a copy of its own beside what the trunk keeps.
+        key = (id(storage), share < 1)
+        if id(storage) not in self.own and key not in self.storages:
+            self.storages[key] = (storage, share * storage.nbytes())
         return tensor
 
     def watch(self, branch: Branch) -> Branch:

@@ -178,9 +178,7 @@ class Transformer(nn.Module):
                 watch = partial(trace.watch, self.residual, state, layer)
                 state, first_value = self.sublayer(state, layer, first_value, watch)
             elif self.activation_checkpointing:
-                # The first values are an output of the region that recomputes them, so that a later
-                # attention's gradient reaches them through it.
-                state, first_value = checkpoint(self.sublayer, state, layer, first_value, use_reentrant=False)
+                state, first_value = self._checkpointed(state, layer, first_value)
             else:
                 state, first_value = self.sublayer(state, layer, first_value)
         z = self.residual.close(state, len(self.branches))
@@ -213,6 +211,22 @@ class Transformer(nn.Module):
             call = attend
         state = self.residual.step(state, layer, call if watch is None else watch(call))
         return state, own[0] if own and layer == 0 else first_value
+
+    def _checkpointed(
+        self, state: State, layer: int, first_value: Tensor | None
+    ) -> tuple[State, Tensor | None]:
+        """Return `sublayer`, of which only what enters and leaves is kept.
+
+        The first values are an output of the region that recomputes them, so a later attention's
+        gradient reaches them through it. Tensors are passed one by one, where autograd sees them.
+        """
+        whole = isinstance(state, Tensor)
+
+        def region(first_value: Tensor | None, *parts: Tensor) -> tuple[State, Tensor | None]:
+            return self.sublayer(parts[0] if whole else parts, layer, first_value)
+
+        parts = (state,) if isinstance(state, Tensor) else state
+        return checkpoint(region, first_value, *parts, use_reentrant=False)
 
     def branch_calls(self) -> list[Branch]:
         """Return the branches as one pass calls them: with a value residual they hand on the first values.

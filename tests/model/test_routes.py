@@ -65,6 +65,10 @@ def test_float64_agrees_with_float32(model, x, residual):
     torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-4)
 
 
+# Without a skip every sublayer passes on the rounding of the one before, and adds its own.
+ROUNDING = {"no_skip": 4e-2}
+
+
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["kept", "checkpointed"])
 def test_bfloat16_autocast_is_close_and_finite(model, x, residual, checkpointed):
     network = model(residual=residual, depth=4)
@@ -77,7 +81,7 @@ def test_bfloat16_autocast_is_close_and_finite(model, x, residual, checkpointed)
 
     mean, gradients = passed(network, autocast, x)
     assert mean.dtype == torch.float32
-    assert (mean - plain).norm() / plain.norm() < 2e-2
+    assert (mean - plain).norm() / plain.norm() < ROUNDING.get(residual, 2e-2)
     assert gradients.keys() == plain_gradients.keys()
     assert [name for name, gradient in gradients.items() if not gradient.isfinite().all()] == []
     ours, theirs = (torch.cat([g.flatten() for g in each.values()]) for each in (gradients, plain_gradients))

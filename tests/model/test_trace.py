@@ -37,7 +37,8 @@ def test_each_list_has_one_tensor_a_sublayer_in_order(network, x):
         assert torch.equal(network.residual.merge(state, layer), trace.trunks[layer])
         state = network.residual.step(state, layer, spied)
         assert torch.equal(given[0], trace.outputs[layer])
-    assert torch.equal(trace.trunks[0], network.embedding(x))
+    opened = network.residual.open(network.embedding(x))
+    assert torch.equal(trace.trunks[0], network.residual.merge(opened, 0))
     assert torch.equal(network.head(trace.final).mean, network(x).mean)
 
 
