@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from fints.data.catalog import Card, card, datasets, home, load, planted_signal, store, store_simulation
 from fints.data.check import Finding, Report, check
 from fints.data.features import FEATURES, features
+from fints.data.importing import Imported, import_file
 from fints.data.panel import Panel
 from fints.data.scaling import StandardScaler
 from fints.data.semi_synthetic import semi_synthetic
-from fints.data.sources import read
+from fints.data.sources import LAYOUTS, Factor, Repairs, read
 from fints.data.synthetic import Simulation, simulate
 from fints.data.synthetic_oracle import noise_free_targets, oracle_by_volatility
 from fints.data.targets import TARGETS, targets
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FEATURES",
+    "LAYOUTS",
     "TARGETS",
     "Card",
+    "Factor",
     "Finding",
+    "Imported",
     "Panel",
+    "Repairs",
     "Report",
     "Simulation",
     "StandardScaler",
@@ -34,6 +39,7 @@ __all__ = [
     "datasets",
     "features",
     "home",
+    "import_file",
     "load",
     "noise_free_targets",
     "oracle_by_volatility",

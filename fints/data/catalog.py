@@ -30,7 +30,7 @@ __all__ = [
     "store_simulation",
 ]
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet")
+SUFFIXES = (".csv", ".csv.gz", ".txt", ".parquet", ".feather", ".arrow", ".xlsx")
 SIGNAL = "signal.parquet"
 # So many equal prices on equal dates are no coincidence.
 SEALED_ROWS = 20
@@ -58,6 +58,8 @@ class Card:
         From this date on no study reads the panel, except a final one.
     path : Path
         The parquet file.
+    repairs : tuple of str
+        What was done to the values when they were imported, a sentence each.
     """
 
     name: str
@@ -71,10 +73,11 @@ class Card:
     checksum: str
     sealed_from: dt.date | None
     path: Path
+    repairs: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the card as JSON-able values, without the path."""
-        return {
+        """Return the card as JSON-able values, without the path; repairs where there are any."""
+        fields: dict[str, Any] = {
             "name": self.name,
             "title": self.title,
             "origin": self.origin,
@@ -86,6 +89,7 @@ class Card:
             "checksum": self.checksum,
             "sealed_from": None if self.sealed_from is None else self.sealed_from.isoformat(),
         }
+        return fields | ({"repairs": list(self.repairs)} if self.repairs else {})
 
 
 def home() -> Path:
@@ -158,23 +162,35 @@ def store(
     licence: str = "",
     faults: tuple[str, ...] = (),
     sealed_from: dt.date | None = None,
+    repairs: tuple[str, ...] = (),
 ) -> Card:
     """Keep a panel as a dataset of the user's folder, so that ``load(name)`` and ``--data name`` find it.
 
     Raises
     ------
     ValueError
-        If the name is that of a bundled dataset or cannot be a folder's name.
+        If the name is that of a bundled dataset or cannot be a folder's name, or a feature has the price's.
     """
-    if not name or name != Path(name).name or name.startswith("."):
+    if not name or name != Path(name).name or name.startswith(".") or set(name) & set('\\/:*?"<>|\0\n'):
         raise ValueError(f"a dataset's name must be usable as a folder's name; got {name!r}.")
+    if panel.price != "close" and "close" in panel.feature_columns:
+        raise ValueError(
+            f"{name}: a dataset's price is its 'close', but the panel has {panel.price!r} as price and a "
+            "feature "
+            "'close' beside it. Drop or rename the feature."
+        )
     if name in _bundled():
         raise ValueError(f"{name!r} is a bundled dataset; choose another name.")
     folder = home() / "datasets" / name
+    if folder.is_symlink():
+        raise ValueError(f"{folder} is a link to somewhere else; remove it or choose another name.")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "panel.parquet"
     kept = panel.frame if panel.price == "close" else panel.frame.rename({panel.price: "close"})
-    kept.write_parquet(path, compression="zstd")
+    # Whole or not at all: a reader never finds half a file.
+    fresh = folder / ".panel.parquet"
+    kept.write_parquet(fresh, compression="zstd")
+    fresh.replace(path)
     # The signal of a simulation that had this name says nothing about these prices.
     (folder / SIGNAL).unlink(missing_ok=True)
     described = describe(
@@ -185,6 +201,7 @@ def store(
         licence=licence,
         faults=faults,
         sealed_from=sealed_from,
+        repairs=repairs,
     )
     (folder / "card.json").write_text(json.dumps(described.to_dict(), indent=2) + "\n", encoding="utf-8")
     return described
@@ -266,6 +283,7 @@ def describe(
     licence: str = "",
     faults: tuple[str, ...] = (),
     sealed_from: dt.date | None = None,
+    repairs: tuple[str, ...] = (),
 ) -> Card:
     """Return a card whose assets, rows, span and checksum are those of `panel`."""
     return Card(
@@ -280,6 +298,7 @@ def describe(
         checksum=panel.checksum,
         sealed_from=sealed_from,
         path=path,
+        repairs=repairs,
     )
 
 
@@ -325,6 +344,7 @@ def _read_card(folder: Path) -> Card:
             checksum=fields["checksum"],
             sealed_from=None if sealed is None else dt.date.fromisoformat(sealed),
             path=path,
+            repairs=tuple(fields.get("repairs", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(

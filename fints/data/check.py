@@ -13,11 +13,11 @@ import polars as pl
 from fints.data.findings import Finding
 from fints.data.health import inspect
 from fints.data.panel import Panel
-from fints.data.readers import Repairs
+from fints.data.readers import Reading, Repairs
 from fints.data.readers.qlib import recognises_qlib
 from fints.data.sources import NO_REPAIRS, open_file
 
-__all__ = ["Finding", "Report", "check", "inspect"]
+__all__ = ["Finding", "Report", "check", "inspect", "report_of"]
 
 WIDTH = 80
 
@@ -113,13 +113,18 @@ def check(
         )
     except ValueError as error:
         return Report(subject, "", {}, (Finding("error", "unreadable", str(error)),))
-    told = reading.notes, reading.repairs
     faults = reading.faults()
     if faults:
         errors = tuple(Finding("error", fault.kind, reading.explain(fault)) for fault in faults)
-        return Report(subject, reading.recognised, {}, errors, *told)
-    panel = Panel(reading.frame, price=reading.price, name=subject)
-    return Report(subject, reading.recognised, _summary(panel), tuple(inspect(panel)), *told, panel)
+        return Report(subject, reading.recognised, {}, errors, reading.notes, reading.repairs)
+    return report_of(reading, Panel(reading.frame, price=reading.price, name=subject))
+
+
+def report_of(reading: Reading, panel: Panel) -> Report:
+    """Return the report on a file that is a panel."""
+    told = reading.notes, reading.repairs
+    findings = tuple(inspect(panel))
+    return Report(str(reading.path), reading.recognised, _summary(panel), findings, *told, panel)
 
 
 def _wrapped(key: str, text: str) -> list[str]:

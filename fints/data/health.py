@@ -11,7 +11,7 @@ from fints.data.findings import Finding, count, moves, names, traded_moves
 from fints.data.health_dates import dependence, filled_holidays, gaps, shape, survivorship
 from fints.data.panel import PERCENT_MEDIAN, Panel
 
-__all__ = ["inspect"]
+__all__ = ["decimals", "inspect", "split_suspects"]
 
 # A daily move beyond a factor of 5 is rarer than an unadjusted split or a change of unit.
 JUMP = math.log(5)
@@ -106,19 +106,23 @@ def _jumps(traded: pl.DataFrame) -> list[Finding]:
     return findings
 
 
-def _splits(traded: pl.DataFrame) -> list[Finding]:
-    """Find moves as large as a usual split, far outside the asset's own, that no later day takes back."""
+def split_suspects(traded: pl.DataFrame) -> pl.DataFrame:
+    """Return moves as large as a usual split, far outside the asset's own, that no later day takes back."""
     scale = pl.col("move").abs().median().over("asset")
     after = pl.col("move").shift(-1).over("asset").fill_null(0.0)
     size = pl.col("move").abs()
     near = pl.any_horizontal((size - math.log(ratio)).abs() < SPLIT_WITHIN for ratio in SPLITS)
-    suspects = traded.filter(
+    return traded.filter(
         near
         & (size > SPLIT_SCALE * scale)
         & (scale > 0)
         & (size <= JUMP)
         & ((after + pl.col("move")).abs() > size / 2)
     )
+
+
+def _splits(traded: pl.DataFrame) -> list[Finding]:
+    suspects = split_suspects(traded)
     if not suspects.height:
         return []
     return [
@@ -208,20 +212,23 @@ def _live_bar(panel: Panel) -> list[Finding]:
     ]
 
 
+def decimals(prices: np.ndarray) -> int | None:
+    """Return with how many decimals prices are written, up to 6, or None if with more."""
+    return next((d for d in range(7) if np.abs(prices * 10**d - np.round(prices * 10**d)).max() < 1e-6), None)
+
+
 def _ticks(traded: pl.DataFrame) -> list[Finding]:
     """Find prices written with so few decimals that rounding is a visible part of a return."""
     coarse = []
     for (asset,), prices in traded.group_by("asset", maintain_order=True):
         values = prices["price"].to_numpy()
-        decimals = next(
-            (d for d in range(7) if np.abs(values * 10**d - np.round(values * 10**d)).max() < 1e-6), None
-        )
-        if decimals is None:
+        places = decimals(values)
+        if places is None:
             continue
-        share = 10.0**-decimals / values
+        share = 10.0**-places / values
         affected = float((share > COARSE_TICK).mean())
         if affected:
-            coarse.append((affected, str(asset), decimals, float(share.max())))
+            coarse.append((affected, str(asset), places, float(share.max())))
     if not coarse:
         return []
     worst = max(coarse)

@@ -22,38 +22,36 @@ SURVIVED_YEARS = 5
 
 
 def autocorrelation(traded: pl.DataFrame, lag: int) -> tuple[float, float]:
-    """Return the pooled autocorrelation of moves at `lag`, and its t statistic by dates.
+    """Return the pooled autocorrelation of moves at `lag`, and its standard error by dates.
 
     With z a move over its asset's root mean square, clipped to 5, and d_t the mean over assets of z_t
-    z_{t-lag}: rho = sum_t n_t d_t / sum z^2, t = mean(d) / (sd(d) / sqrt(T)). Dates are one observation each,
+    z_{t-lag}: rho = mean(d) / mean(z^2), its error sd(d) / sqrt(T) / mean(z^2). A date is one observation,
     since the assets of a date move together. NaN where there are fewer than 30 dates.
     """
     scaled = traded.with_columns(
         z=(pl.col("move") / pl.col("move").pow(2).mean().sqrt().over("asset")).clip(-5, 5)
     ).with_columns(product=pl.col("z") * pl.col("z").shift(lag).over("asset"))
     pairs = scaled.filter(pl.col("product").is_not_nan())
-    by_date = pairs.group_by("date").agg(pl.col("product").mean()).sort("date")["product"]
-    if len(by_date) < 30:
+    by_date = pairs.group_by("date").agg(pl.col("product").mean(), square=pl.col("z").pow(2).mean())
+    if by_date.height < 30:
         return math.nan, math.nan
-    total = pairs.select(pl.col("z").pow(2).sum()).item()
-    deviation = by_date.std()
-    if not total or not isinstance(deviation, float) or deviation == 0:
+    products, square = by_date.sort("date")["product"].to_numpy(), by_date["square"].mean()
+    if not isinstance(square, float) or square == 0:
         return math.nan, math.nan
-    mean = by_date.mean()
-    assert isinstance(mean, float)
-    return pairs["product"].sum() / total, mean / deviation * math.sqrt(len(by_date))
+    return float(products.mean()) / square, float(products.std(ddof=1)) / math.sqrt(len(products)) / square
 
 
 def dependence(traded: pl.DataFrame) -> list[Finding]:
     """Find a dependence of moves on the last move that any model would earn, honest or not."""
     findings = []
-    rho, t = autocorrelation(traded, 1)
-    if abs(rho) >= AUTOCORRELATION and abs(t) >= SIGNIFICANT:
+    rho, error = autocorrelation(traded, 1)
+    if abs(rho) >= AUTOCORRELATION and abs(rho) >= SIGNIFICANT * error:
         findings.append(
             Finding(
                 "warning",
                 "autocorrelation",
-                f"moves follow the move before them with correlation {rho:+.3f} (t = {t:.1f} by dates): a "
+                f"moves follow the move before them with correlation {rho:+.3f} "
+                f"({abs(rho) / max(error, 1e-9):.1f} standard errors by dates): a "
                 "forecast "
                 f"from the last move alone has R2 of about {rho**2:.2%}. Stale, rounded or averaged prices "
                 "do this; "

@@ -99,7 +99,7 @@ def known_panels(draw: st.DrawFn, layout: str) -> layouts.Known:
 
 
 def same(found: pl.DataFrame, known: layouts.Known, written: layouts.Written) -> bool:
-    """Tell whether the panel read is the one written: equal keys and, within the layout's rounding, prices."""
+    """Tell whether the panel read is the one written: equal keys and, within its rounding, prices."""
     wanted = known.relative() if written.relative else known.frame()
     got = found.select("date", "asset", "close").drop_nulls().sort("date", "asset")
     if written.relative:
@@ -220,6 +220,8 @@ def _noise(path: Path, choose: random.Random) -> None:
 def one_case(layout: str, known: layouts.Known, kind: str, seed: int) -> None:
     """Write, damage, read, and hold the outcome to the claim."""
     choose = random.Random(seed)
+    if kind == "no header" and layout == "yfinance" and len(known.assets) == 1:
+        kind = "none"  # What would be left is a file of one ticker that names it nowhere.
     with tempfile.TemporaryDirectory() as folder:
         written = layouts.WRITERS[layout](known, Path(folder), choose)
         must, may_pass = damaged(kind, written, choose)

@@ -22,8 +22,8 @@ def numbers(
     """Return, for each column, the expression that makes it Float64.
 
     A column of text is checked whole first. A decimal comma is read where commas do not separate and most
-    cells of the column have one; a point among them is then no number. Columns of other types pass as they are,
-    for the panel's rules to judge.
+    cells of the column have one; a point among them is then no number. Columns of other types pass as they
+    are, for the panel's rules to judge.
 
     Parameters
     ----------

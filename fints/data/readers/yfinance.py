@@ -52,7 +52,7 @@ def recognises_yfinance(text: Text) -> bool:
 
 def recognises_yfinance_bars(columns: tuple[str, ...]) -> bool:
     """Tell whether one header row is that of a single ticker with an adjusted close."""
-    return {"Close", "Adj Close", "Open"} <= set(columns) <= {*FIELDS, "Date", "Datetime"}
+    return {"Close", "Adj Close", "Open"} <= set(columns) <= {*FIELDS, "Date", "Datetime", "date"}
 
 
 def read_yfinance(source: Text | Table, asking: Asking) -> Reading:
