@@ -145,7 +145,7 @@ def _judge(
         frame,
         horizon=days,
         prices=prices,
-        execution=how,  # type: ignore[arg-type]
+        execution=how,
         cost_bps=cost_bps,
         trials=trials,
     )
@@ -174,7 +174,7 @@ def _read(path: Path) -> pl.DataFrame:
     if kind in (".csv", ".txt"):
         return pl.read_csv(path, infer_schema_length=None)
     if kind in (".arrow", ".feather", ".ipc"):
-        return pl.read_ipc(path, memory_map=False)
+        return pl.read_ipc(path)
     raise ValueError(f"{path.name}: a table is .parquet, .csv or .arrow; got {kind or 'no ending'!r}.")
 
 
@@ -284,7 +284,7 @@ def _print(told: dict[str, Any], judged: Judgement) -> None:
 
 
 def _metric_rows(judged: Judgement) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, title in METRICS.items():
         if name not in judged.estimates:
             continue

@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A panel with opens, the same without, and forecasts of its next return: true, of nothing, leaking."""
     folder = tmp_path_factory.mktemp("evaluate")
     rng = np.random.default_rng(0)
-    signal = 0.0012 * rng.standard_normal((DAYS, len(NAMES)))
+    signal = 0.0009 * rng.standard_normal((DAYS, len(NAMES)))
     steps = 0.01 * rng.standard_normal((DAYS, len(NAMES)))
     steps[1:] += signal[:-1]
     close = 50 * np.exp(np.cumsum(steps, axis=0))
@@ -71,7 +71,7 @@ def test_a_table_is_judged_in_80_columns_with_a_verdict(folder, capsys, monkeypa
     ):
         assert sum(line.startswith(title) for line in lines) == 1, title
     assert "Portfolios: next close, 5 bp a trade" in lines
-    assert "Found: the forecasts beat zero and the prevailing mean (Clark-West" in out
+    assert "Found: the forecasts beat zero and the prevailing mean (Clark-West" in " ".join(out.split())
 
 
 def test_nothing_is_said_to_be_found_where_nothing_is(folder, capsys):
@@ -150,7 +150,7 @@ def test_positions_are_taken_at_the_next_open_where_there_are_opens(folder, caps
         for execution in ("next_open", "next_close", "same_close")
     }
     # The signal is of the day after the forecast: one who waits for the next close has missed it.
-    assert ratios["same_close"] > 3 > ratios["next_close"]
+    assert ratios["same_close"] > 1.5 > ratios["next_close"] + 0.5
     assert ratios["next_open"] == opened["portfolios"][0]["sharpe_gross"]
     code, _, err = run(
         capsys, folder / "true.parquet", "--panel", folder / "panel.parquet", "--execution", "next_open"

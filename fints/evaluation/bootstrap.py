@@ -58,5 +58,7 @@ def bootstrap_interval(
     if len(series) < 20 or not 0 < level < 1:
         raise ValueError(f"need 20 dates and a level in (0, 1); got {len(series)} and {level!r}.")
     resample = StationaryBootstrap(block_length(series, horizon=horizon), series, seed=seed)
-    low, high = resample.conf_int(statistic, reps=reps, method="percentile", size=level)[:, 0]
+    low, high = resample.conf_int(
+        lambda dates: np.array([statistic(dates)]), reps=reps, method="percentile", size=level
+    )[:, 0]
     return float(low), float(high)

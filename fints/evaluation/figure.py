@@ -63,7 +63,7 @@ def draw(judged: Judgement, frame: pl.DataFrame, path: Path) -> None:
     if path.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"a figure is .png or .svg; got {path.name}.")
     rows = known_rows(frame)
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         canvas = Figure(figsize=(7.2, 5.2), layout="constrained")
         FigureCanvasAgg(canvas)
         panels = canvas.subplots(2, 2)
@@ -96,7 +96,7 @@ def _gain(axes: Axes, rows: pl.DataFrame, *, in_units: bool) -> None:
 
 def _rank_ic(axes: Axes, rows: pl.DataFrame) -> None:
     daily = ic_series(rows).drop_nulls("rank_ic")
-    mean = f" (mean {daily['rank_ic'].mean():.3f})".replace("-", "−") if daily.height else ""
+    mean = f" (mean {daily['rank_ic'].to_numpy().mean():.3f})".replace("-", "−") if daily.height else ""
     axes.set_title(f"Rank IC, summed over dates{mean}")
     if not daily.height:
         _say(axes, "no date has an IC")

@@ -70,8 +70,8 @@ class Backtest:
             "gross_return": days_a_year * float(gross.mean()),
             "net_return": days_a_year * float(net.mean()),
             "volatility": math.sqrt(days_a_year) * volatility if math.isfinite(volatility) else None,
-            "turnover": float(self.dates["turnover"].mean()),
-            "leverage": float(self.dates["leverage"].mean()),
+            "turnover": float(self.dates["turnover"].to_numpy().mean()),
+            "leverage": float(self.dates["leverage"].to_numpy().mean()),
             "drawdown": float(1 - np.min(equity / np.maximum.accumulate(equity))),
             "break_even_bps": self.break_even_bps,
         }
@@ -131,9 +131,9 @@ def backtest(
     returns = period_returns(level, execution)
     known = forecasts.filter(pl.col("forecast").is_not_null() & pl.col("forecast").is_not_nan())
     signal = _spread(known, dates, assets, "forecast")
-    decided = np.flatnonzero(np.isfinite(signal).sum(axis=1) >= 2)
-    decided = decided[decided < len(returns)]
-    if not len(decided):
+    enough = np.flatnonzero(np.isfinite(signal).sum(axis=1) >= 2).tolist()
+    decided: list[int] = [day for day in enough if day < len(returns)]
+    if not decided:
         raise ValueError(
             "no date has two forecasts and a price to trade them at afterwards; check that forecasts and "
             f"prices cover the same dates ({dates[0]} to {dates[-1]}) and assets."
@@ -148,10 +148,11 @@ def backtest(
             wanted = volatility / math.sqrt(DAYS_A_YEAR)
             targets[day] = weights * (min(wanted / spread, max_leverage) if spread > 0 else 0.0)
     tradable = np.isfinite(level)
-    last = min(int(decided[-1]) + horizon - 1, len(returns) - 1)
-    position, alive = np.zeros(len(assets)), []
+    last = min(decided[-1] + horizon - 1, len(returns) - 1)
+    position = np.zeros(len(assets))
+    alive: list[int] = []
     rows = []
-    for day in range(int(decided[0]), last + 1):
+    for day in range(decided[0], last + 1):
         before = position
         now = [made for made in range(day - horizon + 1, day + 1) if made in targets]
         if now != alive:

@@ -69,7 +69,9 @@ def model_confidence_set(
     block = _block(values, horizon)
     found = MCS(values, size=size, reps=reps, block_size=block, method="R", bootstrap="stationary", seed=seed)
     found.compute()
-    p = {names[int(place)]: float(value) for place, value in found.pvalues["Pvalue"].items()}
+    table = found.pvalues["Pvalue"]
+    places, values_p = table.index.to_numpy(), table.to_numpy()
+    p = {names[place]: float(value) for place, value in zip(places, values_p, strict=True)}
     return ConfidenceSet(
         included=tuple(name for name in names if p[name] > size),
         p={name: p[name] for name in names},
@@ -114,7 +116,7 @@ def stepwise_superior(
     found = StepM(base, others, size=size, block_size=block, reps=reps, bootstrap="stationary", seed=seed)
     found.compute()
     names = [name for name in _columns(losses)[0] if name != benchmark]
-    return tuple(names[int(place)] for place in found.superior_models)
+    return tuple(names[place] for place in np.asarray(found.superior_models, dtype=np.intp))
 
 
 def _columns(losses: pl.DataFrame) -> tuple[list[str], np.ndarray]:
