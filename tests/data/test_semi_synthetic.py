@@ -22,7 +22,7 @@ def returns(panel: Panel) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def real() -> Panel:
-    return load("sp500-20")["2012":"2017"]
+    return load("sp500-20")["2015":"2017"]
 
 
 def test_the_null_keeps_the_size_of_every_return_and_every_product_of_two_on_a_date(real):
@@ -86,15 +86,15 @@ def test_a_realised_oracle_is_near_the_r2_asked_for(real):
     for signal in ("memory_chain", "reversal"):
         made = semi_synthetic(real, r2=0.05, signal=signal, seed=9)
         assert made.oracle_r2 == 0.05
-        assert made.realised_oracle_r2 == pytest.approx(0.05, abs=0.012)
+        assert made.realised_oracle_r2 == pytest.approx(0.05, abs=0.015)
 
 
 def test_autocorrelation_of_the_real_panel_is_gone_under_the_null(real):
     correlations = []
-    for seed in range(25):
+    for seed in range(20):
         x = returns(semi_synthetic(real, seed=seed).panel)["return_1"].to_numpy().reshape(-1, 20)[1:]
         correlations.append((x[1:] * x[:-1]).sum() / (x**2).sum())
-    error = np.std(correlations, ddof=1) / math.sqrt(25)
+    error = np.std(correlations, ddof=1) / math.sqrt(20)
     assert abs(np.mean(correlations)) < 3.5 * error
 
 

@@ -83,11 +83,11 @@ def test_a_link_knows_nothing_of_today_but_its_carrier():
 def test_from_two_links_on_products_of_the_carrier_with_lines_of_the_past_reach_no_more_than_the_offset():
     """A block without a block before it has memories of the features and of their product, day by day."""
     reached = []
-    a, b = drawn(400, 400, 4)
+    a, b = drawn(300, 300, 4)
     for links in (1, 2, 3):
         g = memory_chain(a, b, links=links)[100:]
         carrier = (b if links % 2 else a)[100:]
-        past = [x[100 - k : 400 - k] for x in (a, b) for k in range(1, 13)]
+        past = [x[100 - k : 300 - k] for x in (a, b) for k in range(1, 13)]
         past += [p * q for p, q in zip(past[:12], past[12:], strict=True)]
         design = np.column_stack([carrier.ravel(), *((carrier * p).ravel() for p in past)])
         fitted = design @ np.linalg.lstsq(design, g.ravel(), rcond=None)[0]
