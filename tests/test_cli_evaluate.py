@@ -12,7 +12,7 @@ import pytest
 
 from fints.cli import main
 
-DAYS, NAMES = 420, ["AA", "BB", "CC", "DD", "EE"]
+DAYS, NAMES = 800, ["AA", "BB", "CC", "DD", "EE"]
 DATES = [dt.date(2015, 1, 1) + dt.timedelta(days=day) for day in range(DAYS)]
 
 
@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A panel with opens, the same without, and forecasts of its next return: true, of nothing, leaking."""
     folder = tmp_path_factory.mktemp("evaluate")
     rng = np.random.default_rng(0)
-    signal = 0.0009 * rng.standard_normal((DAYS, len(NAMES)))
+    signal = 0.0008 * rng.standard_normal((DAYS, len(NAMES)))
     steps = 0.01 * rng.standard_normal((DAYS, len(NAMES)))
     steps[1:] += signal[:-1]
     close = 50 * np.exp(np.cumsum(steps, axis=0))
@@ -172,7 +172,7 @@ def test_keys_that_do_not_overlap_are_refused_with_the_first(folder, capsys, tmp
     code, out, err = run(capsys, tmp_path / "us.parquet", "--panel", folder / "panel.parquet")
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
-    assert "only 0.0 % of the 1,600 forecasts have their (date, asset) in the panel" in err
+    assert "only 0.0 % of the 3,500 forecasts have their (date, asset) in the panel" in err
     assert "First without: 2015-04-11 AA.US, 2015-04-11 BB.US" in err
     assert "its assets are AA, BB, CC" in err
 

@@ -294,7 +294,7 @@ def _verdict(
     if ic is not None and ic > LEAK_IC:
         return "suspected_leak", (
             f"Suspected leak: the forecasts know more ({said}; mean rank IC {ic:.3f}) than is ever known. "
-            "Believe nothing below before the leak is found."
+            "Believe no number here before the leak is found."
         )
     if not in_units:
         side = "Found" if ic is not None and ic > 0 else "Found, with the wrong sign"
