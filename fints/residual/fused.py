@@ -1,0 +1,116 @@
+"""Residual schemes on a CPU in few passes over their streams: the same numbers as `Residual.step`.
+
+`fused(scheme)` is the fused form of a scheme, or None where the plain one is as fast. Its `open`, `step`
+and `close` are those of `Residual`; the state is its own. Gradients are written out (`kernels.cpp`).
+The plain `step` is the equation and the oracle: tests hold both to 1e-5, forward and backward.
+
+Fused steps take float32 streams whose width is a multiple of 16. Under autocast a branch runs in the
+lower precision and the streams stay in float32, as in the plain step.
+
+Shapes: B batch, T tokens, n streams, D width.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fints.residual.base import Branch, Residual, full_precision
+from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
+from fints.residual.manifold import ITERATIONS, ManifoldHyperConnections
+from fints.residual.native import LANES, MOST_STREAMS
+from fints.residual.stream_functions import Maps, Pending, manifold_gates, write_and_map, write_and_read
+from fints.residual.streams import copies
+
+__all__ = ["Fused", "fused"]
+
+
+class Fused(ABC):
+    """A scheme of n streams in its fused form; the streams are (B, T, n, D) whatever the scheme's own layout.
+
+    Parameters
+    ----------
+    scheme : Residual
+        Its parameters and options are read at every step; nothing is copied.
+    """
+
+    def __init__(self, scheme: Any) -> None:
+        self.scheme = scheme
+
+    @abstractmethod
+    def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return u (B, T, D), the weights of the next write, and the streams written."""
+
+    def open(self, x: Tensor) -> Pending:
+        """Return n copies of x."""
+        return Pending(copies(x, self.scheme.num_streams))
+
+    def step(self, pending: Pending, layer: int, branch: Branch) -> Pending:
+        """Return the state after sublayer `layer`; `branch` has the norm in it."""
+        streams = pending[0]
+        with full_precision(streams):
+            u, weights, streams = self.read(Pending(*pending), layer)
+        return Pending(streams, branch(u).to(streams.dtype), weights)
+
+    def close(self, pending: Pending, layer: int) -> Tensor:
+        """Return N(mean of the streams)."""
+        n = self.scheme.num_streams
+        with full_precision(pending[0]):
+            mean, _ = write_and_read(Pending(*pending), pending[0].new_full((n,), 1 / n))
+        return self.scheme.final_norm(mean)
+
+
+class _Static(Fused):
+    def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        scheme: StaticHyperConnections = self.scheme
+        u, streams = write_and_read(pending, scheme.A_m[layer].squeeze(1))
+        return u, torch.cat([scheme.A_r[layer], scheme.B[layer]]), streams
+
+
+class _Dynamic(Fused):
+    def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        scheme: DynamicHyperConnections = self.scheme
+        norm, W, n = scheme.coefficient_norms[layer], scheme.W[layer], scheme.num_streams
+        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+        # The gain goes into the map, the bias through it: (x g + b) W = x (g W) + b W.
+        maps = Maps(
+            rows=norm.weight * W.t(),
+            offsets=norm.bias @ W if isinstance(norm, nn.LayerNorm) else W.new_zeros(n + 2),
+            scales=torch.cat([scheme.s_alpha[layer].expand(n + 1), scheme.s_beta[layer].expand(1)]),
+            constants=torch.cat([scheme.A_m[layer], scheme.A_r[layer], scheme.B[layer].t()], dim=1),
+        )
+        centred, eps = isinstance(norm, nn.LayerNorm), norm.eps or 0.0
+        return write_and_map(pending, maps, centred=centred, eps=eps, tanh=scheme.tanh)
+
+
+class _Manifold(Fused):
+    def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        scheme: ManifoldHyperConnections = self.scheme
+        _, streams = write_and_read(pending, None)
+        logits = scheme.logits(streams, layer)
+        weights, next_weights = manifold_gates(logits, scheme.num_streams, ITERATIONS)
+        u, streams = write_and_read(Pending(streams), weights)
+        return u, next_weights, streams
+
+
+_FORMS: dict[type[Residual[Any]], type[Fused]] = {
+    StaticHyperConnections: _Static,
+    DynamicHyperConnections: _Dynamic,
+    ManifoldHyperConnections: _Manifold,
+}
+
+
+def fused(scheme: Residual[Any]) -> Fused | None:
+    """Return the fused form of a scheme, or None where there is none for it or for its sizes."""
+    form = _FORMS.get(type(scheme))
+    if form is None or scheme.num_streams > MOST_STREAMS:
+        return None
+    if isinstance(scheme, ManifoldHyperConnections) and scheme.mix != "sinkhorn":
+        return None
+    parameters = list(scheme.parameters())
+    width = scheme.final_norm.weight.shape[-1]
+    fits = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
+    return form(scheme) if fits and width % LANES == 0 else None

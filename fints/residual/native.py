@@ -1,0 +1,139 @@
+"""Builds `kernels.cpp` with the machine's own C++ compiler, once, and loads it.
+
+The library lies in the user's cache folder under a name that has the source, the compiler, its flags
+and the processor in it, so that a change of any of them builds another. Nothing is built before a fit
+with ``training.compile`` asks for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+__all__ = ["LANES", "MOST_STREAMS", "address", "find_compiler", "kernels"]
+
+# As in kernels.cpp.
+LANES = 16
+MOST_STREAMS = 8
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-std=c++17",
+    "-shared",
+    "-fPIC",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
+COMPILERS = ("g++", "clang++", "c++")
+
+_INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+# Of every function but the first argument, t; the last is the number of threads.
+_WRITE = [_LONG, _INT, *[_POINTER] * 3, _LONG]
+_SIGNATURES: dict[str, list[type]] = {
+    "fints_given": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 2],
+    "fints_given_back": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 6],
+    "fints_dynamic": [*_WRITE, *[_POINTER] * 4, _INT, _INT, _FLOAT, *[_POINTER] * 6],
+    "fints_dynamic_back": [*_WRITE, *[_POINTER] * 2, _INT, _INT, *[_POINTER] * 10],
+    "fints_manifold": [_INT, _POINTER, _INT, *[_POINTER] * 5],
+}
+
+
+def find_compiler() -> str:
+    """Return the C++ compiler: `CXX` of the environment, else the first of g++, clang++, c++.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    named = os.environ.get("CXX")
+    for name in (named,) if named else COMPILERS:
+        if found := shutil.which(name):
+            return found
+    missing = f"CXX = {named!r} is none" if named else f"none of {', '.join(COMPILERS)} is on the path"
+    raise ValueError(
+        f"training.compile needs a C++ compiler on the CPU; {missing}. Install one (Debian: apt-get install "
+        "g++; macOS: xcode-select --install), name it in CXX, or set training.compile = false."
+    )
+
+
+@functools.cache
+def kernels() -> ctypes.CDLL:
+    """Return the library, built if it was not yet.
+
+    Raises
+    ------
+    ValueError
+        If there is no compiler, or it refuses the source.
+    """
+    compiler = find_compiler()
+    parts = (SOURCE.read_text(), compiler, *FLAGS, _version(compiler), _processor())
+    name = f"kernels-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}.so"
+    library = _cache() / name
+    if not library.exists():
+        _build(compiler, library)
+    loaded = ctypes.CDLL(str(library))
+    for function, arguments in _SIGNATURES.items():
+        found = getattr(loaded, function)
+        found.argtypes, found.restype = [_LONG, *arguments, _INT], None
+    return loaded
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Return where the numbers of a contiguous float32 tensor lie, None for None."""
+    if tensor is None:
+        return None
+    assert tensor.dtype == torch.float32, tensor.dtype
+    assert tensor.is_contiguous(), tensor.stride()
+    return tensor.data_ptr()
+
+
+def _build(compiler: str, library: Path) -> None:
+    library.parent.mkdir(parents=True, exist_ok=True)
+    # Built beside and moved: two workers that build at once both end with a whole file.
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        fresh = Path(folder) / library.name
+        command = [compiler, *FLAGS, str(SOURCE), "-o", str(fresh)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ValueError(
+                f"{' '.join(command)} ended with code {done.returncode}: {done.stderr.strip()[-800:]}\n"
+                "It needs C++17, vector extensions and OpenMP, as g++ 9 and clang++ 12 with libomp have. Name "
+                "another compiler in CXX, or set training.compile = false."
+            )
+        os.replace(fresh, library)
+
+
+def _cache() -> Path:
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "fints"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "fints"
+    return Path.home() / ".cache" / "fints"
+
+
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+
+
+def _processor() -> str:
+    """Return what -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

@@ -1,0 +1,250 @@
+"""The stream operations of `kernels.cpp` as differentiable functions.
+
+Between two branches a scheme of streams writes what the first returned and reads what the second gets.
+Both happen in one pass over the streams: so a state is the streams *before* the last write, and the
+write that is pending::
+
+    H_j = sum_i w_ij X_i + w_nj y
+
+A pass returns the streams that it wrote, H, for the next one. The gradient of that one then comes back
+through H, and is taken up in the same pass.
+
+Shapes: B batch, T tokens, n streams, D width; streams (B, T, n, D), u and y (B, T, D).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fints.residual.native import address, kernels
+
+__all__ = ["Maps", "Pending", "manifold_gates", "write_and_map", "write_and_read"]
+
+
+class Pending(NamedTuple):
+    """Streams and the write that is due on them; nothing is due where y is None."""
+
+    streams: Tensor
+    y: Tensor | None = None
+    weights: Tensor | None = None
+    """(n + 1, n), or (B, T, n + 1, n) where each token has its own."""
+
+
+class Maps(NamedTuple):
+    """How a token's coefficients follow from its streams, with x_i the normed stream i.
+
+    ::
+
+        C_i = constants_i + scales * tanh(rows x_i + offsets),    C = [A_m | A_r | B]  (n, n + 2)
+    """
+
+    rows: Tensor
+    """(n + 2, D)"""
+    offsets: Tensor
+    """(n + 2,)"""
+    scales: Tensor
+    """(n + 2,)"""
+    constants: Tensor
+    """(n, n + 2)"""
+
+
+def write_and_read(pending: Pending, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return u = sum_i r_i H_i and H; weights r (n,), or (B, T, n); None reads nothing, u is then empty."""
+    result: tuple[Tensor, Tensor] = _WriteAndRead.apply(*pending, weights)
+    return result
+
+
+def write_and_map(
+    pending: Pending, maps: Maps, *, centred: bool, eps: float, tanh: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return u = A_m^T H, the weights [A_r ; B] (B, T, n + 1, n) of the next write, and H.
+
+    Streams are normed as LayerNorm does if `centred`, else as RMSNorm.
+    """
+    result: tuple[Tensor, Tensor, Tensor] = _WriteAndMap.apply(*pending, *maps, centred, eps, tanh)
+    return result
+
+
+def manifold_gates(logits: Tensor, num_streams: int, iterations: int) -> tuple[Tensor, Tensor]:
+    """Return sigmoid(p) (B, T, n) and [Sinkhorn(r)^T ; 2 sigmoid(q)] (B, T, n + 1, n) of [p | q | r]."""
+    result: tuple[Tensor, Tensor] = _ManifoldGates.apply(logits, num_streams, iterations)
+    return result
+
+
+def _contiguous(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.contiguous()
+
+
+def _write(streams: Tensor, y: Tensor | None, weights: Tensor | None) -> tuple[Any, ...]:
+    """Return the first arguments of every pass."""
+    *_, n, width = streams.shape
+    step = 0 if weights is None or weights.dim() == 2 else n * (n + 1)
+    return streams.numel() // (n * width), width, n, address(streams), address(y), address(weights), step
+
+
+class _Gradients:
+    """Where a backward pass puts what it finds for the arguments of a write."""
+
+    def __init__(self, streams: Tensor, y: Tensor | None, weights: Tensor | None, more: Tensor | None) -> None:
+        # The next pass made `more` for this one alone, so it may hold the sum.
+        self.streams = torch.empty_like(streams) if more is None else more
+        self.y = None if y is None else torch.empty_like(y)
+        self.weights = None if weights is None else torch.empty_like(weights)
+
+    def addresses(self) -> tuple[int | None, ...]:
+        return address(self.streams), address(self.y), address(self.weights)
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return self.streams, self.y, self.weights
+
+
+class _WriteAndRead(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, streams: Tensor, y: Tensor | None, weights: Tensor | None, read: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        streams = streams.contiguous()
+        y, weights, read = _contiguous(y), _contiguous(weights), _contiguous(read)
+        ctx.r_step = 0 if read is None or read.dim() == 1 else read.shape[-1]
+        written = streams if y is None else torch.empty_like(streams)
+        u = streams.new_empty(0 if read is None else (*streams.shape[:-2], streams.shape[-1]))
+        kernels().fints_given(
+            *_write(streams, y, weights),
+            address(read),
+            ctx.r_step,
+            address(written),
+            address(u),
+            torch.get_num_threads(),
+        )
+        ctx.save_for_backward(streams, y, weights, read)
+        ctx.set_materialize_grads(False)
+        return u, written
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, du: Tensor | None, more: Tensor | None) -> tuple[Tensor | None, ...]:
+        streams, y, weights, read = ctx.saved_tensors
+        if du is None and more is None:
+            return None, None, None, None
+        more = _contiguous(more)
+        reads = read is not None and du is not None
+        found = _Gradients(streams, y, weights, more)
+        dread = torch.empty_like(read) if reads else None
+        kernels().fints_given_back(
+            *_write(streams, y, weights),
+            address(read) if reads else None,
+            ctx.r_step,
+            address(du.contiguous()) if reads else None,
+            address(more),
+            *found.addresses(),
+            address(dread),
+            torch.get_num_threads(),
+        )
+        return *found.tensors(), dread
+
+
+class _WriteAndMap(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        streams: Tensor,
+        y: Tensor | None,
+        weights: Tensor | None,
+        rows: Tensor,
+        offsets: Tensor,
+        scales: Tensor,
+        constants: Tensor,
+        centred: bool,
+        eps: float,
+        tanh: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        streams = streams.contiguous()
+        y, weights = _contiguous(y), _contiguous(weights)
+        rows, offsets, scales, constants = (each.contiguous() for each in (rows, offsets, scales, constants))
+        *lead, n, width = streams.shape
+        activated = streams.new_empty(*lead, n, n + 2)
+        normed = streams.new_empty(*lead, n, 2)
+        read = streams.new_empty(*lead, n)
+        next_weights = streams.new_empty(*lead, n + 1, n)
+        written = streams if y is None else torch.empty_like(streams)
+        u = streams.new_empty(*lead, width)
+        kernels().fints_dynamic(
+            *_write(streams, y, weights),
+            *(address(each) for each in (rows, offsets, scales, constants)),
+            centred,
+            tanh,
+            eps,
+            *(address(each) for each in (activated, normed, read, next_weights, written, u)),
+            torch.get_num_threads(),
+        )
+        ctx.save_for_backward(streams, y, weights, rows, scales, activated, normed, read)
+        ctx.centred, ctx.tanh = centred, tanh
+        ctx.set_materialize_grads(False)
+        return u, next_weights, written
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, du: Tensor | None, dnext: Tensor | None, more: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        streams, y, weights, rows, scales, activated, normed, read = ctx.saved_tensors
+        *lead, n, width = streams.shape
+        du = streams.new_zeros(*lead, width) if du is None else du.contiguous()
+        dnext = streams.new_zeros(*lead, n + 1, n) if dnext is None else dnext.contiguous()
+        more = _contiguous(more)
+        found = _Gradients(streams, y, weights, more)
+        sizes = [rows.numel(), n + 2, n + 2, n * (n + 2)]
+        sums = streams.new_empty(sum(sizes))
+        kernels().fints_dynamic_back(
+            *_write(streams, y, weights),
+            address(rows),
+            address(scales),
+            ctx.centred,
+            ctx.tanh,
+            *(address(each) for each in (activated, normed, read, du, dnext, more)),
+            *found.addresses(),
+            address(sums),
+            torch.get_num_threads(),
+        )
+        drows, doffsets, dscales, dconstants = sums.split(sizes)
+        return (
+            *found.tensors(),
+            drows.view_as(rows),
+            doffsets,
+            dscales,
+            dconstants.view(n, n + 2),
+            None,
+            None,
+            None,
+        )
+
+
+class _ManifoldGates(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, n: int, iterations: int) -> tuple[Tensor, Tensor]:
+        logits = logits.contiguous()
+        read = logits.new_empty(*logits.shape[:-1], n)
+        write = logits.new_empty(*logits.shape[:-1], n + 1, n)
+        tokens = logits.numel() // logits.shape[-1]
+        where = (address(read), address(write), None, None, None)
+        kernels().fints_manifold(tokens, n, address(logits), iterations, *where, torch.get_num_threads())
+        ctx.save_for_backward(logits)
+        ctx.n, ctx.iterations = n, iterations
+        return read, write
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dread: Tensor, dwrite: Tensor) -> tuple[Tensor, None, None]:
+        (logits,) = ctx.saved_tensors
+        dlogits = torch.empty_like(logits)
+        tokens = logits.numel() // logits.shape[-1]
+        dread, dwrite = dread.contiguous(), dwrite.contiguous()
+        where = (None, None, address(dread), address(dwrite), address(dlogits))
+        kernels().fints_manifold(
+            tokens, ctx.n, address(logits), ctx.iterations, *where, torch.get_num_threads()
+        )
+        return dlogits, None, None
