@@ -150,6 +150,57 @@ def schemes_show(
         print_wrapped(line)
 
 
+@schemes.command("convert")
+def schemes_convert(
+    saved: Annotated[Path, typer.Argument(help="Folder of a saved forecaster.", show_default=False)],
+    to: Annotated[str, typer.Option(help="The scheme to convert to.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder of the converted forecaster.", show_default=False)],
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Save a forecaster again under another scheme that forecasts the same.
+
+    Where no exact conversion exists it is refused with the reason. Weights alone are converted: training
+    goes on with a fresh optimiser.
+    """
+    with refusing():
+        from fints.forecaster import load
+
+        if out.resolve() == saved.resolve():
+            raise ValueError(f"--out is {saved} itself; give another folder.")
+        forecaster = load(saved)
+        source = forecaster.experiment_.model
+        converted = forecaster.converted(to, _options(option))
+        folder = converted.save(out)
+    from fints.model.convert import largest_difference
+
+    network, x, _ = _saved(saved, None, None, None, None)
+    config = converted.experiment_.model
+    told = {
+        "from": source.residual,
+        "to": config.residual,
+        "options": config.residual_options,
+        "parameters_before": forecaster.parameter_count_,
+        "parameters_after": converted.parameter_count_,
+        "largest_difference": largest_difference(network, converted.model_.cpu(), x),
+        "folder": str(folder),
+    }
+    if as_json:
+        print_json(told)
+        return
+    chosen = ", ".join(f"{key} {value}" for key, value in config.residual_options.items())
+    print_fields(
+        {
+            "from": source.residual,
+            "to": f"{config.residual} {chosen}".strip(),
+            "parameters": f"{forecaster.parameter_count_:,}, now {converted.parameter_count_:,}",
+            "difference": f"{told['largest_difference']:.1e} of the largest forecast, on random windows",
+            "folder": str(folder),
+        }
+    )
+    print_wrapped("Weights alone are converted: no state of the optimiser is carried.")
+
+
 def _described(
     name: str, options: dict[str, Any] | None = None, *, norm: str = "layer_norm", **sizes: int
 ) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targ
 from fints.data.decisions import Day, as_date, between, decision_ranges, last_outcome, purge, show
 from fints.data.history import recent
 from fints.diagnostics import Profiler
-from fints.model import Transformer, build, estimate_memory
+from fints.model import Transformer, build, convert, estimate_memory
 from fints.saved import read_folder, write_folder
 from fints.training import FitResult, derive, fit, free_bytes, predict, resolve_device
 
@@ -328,6 +329,31 @@ class Forecaster(BaseEstimator):
         scaled = self.scaler_.transform(features(panel, data.features))
         built = Windows.build(scaled, None, data.features, context=data.context, min_valid=data.min_valid)
         return built.select(as_date(start), as_date(end), labelled=False)
+
+    def converted(self, residual: str, residual_options: Mapping[str, Any] | None = None) -> Forecaster:
+        """Return a forecaster that forecasts the same with a network of another residual scheme.
+
+        See `fints.model.convert.convert`: weights are converted, no state of the optimiser is.
+
+        Raises
+        ------
+        NotFittedError
+            If `fit` was not called.
+        ValueError
+            If there is no exact conversion, with the reason.
+        """
+        network = self._network()
+        model, config = convert(network, self.experiment_.model, to=residual, options=residual_options)
+        experiment = replace(self.experiment_, model=config)
+        other = Forecaster(experiment, seed=self.seed)
+        other.experiment_ = experiment
+        other.model_ = model.to(next(network.parameters()).device)
+        other.scaler_ = self.scaler_
+        other.target_std_ = self.target_std_
+        other.result_ = None
+        other.parameter_count_ = sum(p.numel() for p in model.parameters())
+        other.model_as_of_ = self.model_as_of_
+        return other
 
     def save(self, path: str | Path) -> Path:
         """Write a folder of two files, JSON and safetensors, that `fints.load` reads.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fints.model.branches import CausalSelfAttention, FeedForward
+from fints.model.convert import convert
 from fints.model.embedding import Embedding
 from fints.model.heads import Forecast
 from fints.model.memory import estimate_memory
@@ -17,6 +18,7 @@ __all__ = [
     "Trace",
     "Transformer",
     "build",
+    "convert",
     "estimate_memory",
     "parameter_count",
 ]
