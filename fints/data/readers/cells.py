@@ -14,6 +14,7 @@ __all__ = ["MISSING", "keyed", "numbers"]
 # In number cells only: NA and NAN are also tickers.
 MISSING = ("na", "n/a", "nan", "null", "none", "#n/a")
 DECIMAL_COMMA = r"^[+-]?\d+,\d+$"
+DECIMAL_POINT = r"^[+-]?\d+\.\d+$"
 
 
 def numbers(
@@ -52,7 +53,7 @@ def numbers(
     for place, text in enumerate(texts.values()):
         found += [
             text.str.contains(DECIMAL_COMMA).sum().alias(f"comma{place}"),
-            text.str.contains(".", literal=True).sum().alias(f"point{place}"),
+            text.str.contains(DECIMAL_POINT).sum().alias(f"point{place}"),
             _broken(text).alias(f"broken{place}"),
             _broken(_with_point(text)).alias(f"broken_comma{place}"),
         ]

@@ -229,7 +229,8 @@ def _choose(text: Text, blocks: list[_Block], wanted: str | None) -> _Block:
         chosen = [blocks[int(wanted) - 1]]
     else:
         words = wanted.casefold().split()
-        chosen = [block for block in blocks if all(word in block.label.casefold() for word in words)]
+        named = [block for block in blocks if all(word in block.label.casefold() for word in words)]
+        chosen = [block for block in named if block.returns] or named
     if len(chosen) != 1:
         raise ValueError(
             f"{text.path}: {len(chosen)} blocks match {wanted!r}; name one by number or title: {listed}."

@@ -13,6 +13,9 @@ from fints.data.readers.files import PLACE
 
 __all__ = ["Reading"]
 
+# Other layouts say in which units their returns are: a year may well bring 20 %.
+UNITS_OPEN = ("long", "one asset", "wide")
+
 
 @dataclass(frozen=True, eq=False)
 class Reading:
@@ -94,7 +97,8 @@ class Reading:
         Raises
         ------
         ValueError
-            If a return is infinite or not above -1, or the median says percent: with file, row and value.
+            If a return is infinite or not above -1, or the median of a plain table says percent: with file,
+            row, value and remedy.
         """
         assert self.returns is not None
         column, placed = self.price, self.placed
@@ -103,7 +107,7 @@ class Reading:
         values = pl.col(column)
         self._refuse(placed, values.is_infinite(), "which no return is", "Make it missing or correct it")
         median = placed[column].abs().median()
-        if isinstance(median, float) and median > PERCENT_MEDIAN:
+        if self.layout in UNITS_OPEN and isinstance(median, float) and median > PERCENT_MEDIAN:
             large = values.abs() > PERCENT_MEDIAN
             remedy = "Say so (percent), and they are divided by 100"
             self._refuse(placed, large, f"the median {median:.3g}: these look like percent", remedy)
