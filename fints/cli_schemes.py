@@ -263,7 +263,7 @@ def _fresh(
             for parameter in network.residual.parameters():
                 noise = torch.randn(parameter.shape, generator=generator)
                 parameter.add_(noise.to(parameter.dtype), alpha=spread)
-    what = f"{depth} blocks, fresh" + (f", moved at random (seed {seed})" if seed is not None else "")
+    what = f"{_blocks(depth)}, fresh" + (f", moved at random (seed {seed})" if seed is not None else "")
     x = torch.randn(WINDOWS, DAYS, FEATURES, generator=generator)
     return network, x, _told(config, options_of(name), what)
 
@@ -298,7 +298,7 @@ def _saved(
         windows = forecaster.windows(load_data(dataset))
         last = torch.arange(max(0, len(windows) - 4 * WINDOWS), len(windows))
         x, read = windows.gather(last)[0], f"the last windows of {dataset}"
-    what = f"{config.depth} blocks, trained until {forecaster.model_as_of_}, on {read}"
+    what = f"{_blocks(config.depth)}, trained until {forecaster.model_as_of_}, on {read}"
     return network, x, _told(config, options_of(config.residual), what)
 
 
@@ -315,3 +315,7 @@ def _told(config: ModelConfig, defaults: dict[str, Any], what: str) -> dict[str,
 
 def _plain(value: float) -> float | None:
     return value if value == value and abs(value) != float("inf") else None
+
+
+def _blocks(depth: int) -> str:
+    return f"{depth} block{'' if depth == 1 else 's'}"
