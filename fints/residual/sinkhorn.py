@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 __all__ = ["permutation_matrices", "sinkhorn"]
 
@@ -29,7 +28,7 @@ def sinkhorn(logits: Tensor, iterations: int) -> Tensor:
 
     The backward pass is that of the iterations themselves, not of their limit. It walks them back
     from the last by the logarithms of their sums, 2 n numbers an iteration and token, where keeping
-    every matrix would take 2 n^2. It cannot be differentiated again.
+    every matrix would take 2 n^2. Where it is itself to be differentiated, torch's own is taken.
 
     Parameters
     ----------
@@ -71,9 +70,15 @@ class _Sinkhorn(torch.autograd.Function):
         ctx.save_for_backward(inputs[0], log_sums)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         logits, log_sums = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # The gradient is to be differentiated again, for which the sums would have to be too.
+            mixed = logits
+            for _ in range(len(log_sums) // 2):
+                mixed = mixed.log_softmax(0).log_softmax(1)
+            (gradient,) = torch.autograd.grad(mixed.exp(), logits, gradients[0], create_graph=True)
+            return gradient, None
         log_m = logits - log_sums[::2].sum(0).unsqueeze(0) - log_sums[1::2].sum(0).unsqueeze(1)
         m = log_m.exp()
         # From M to log M, then back through z -> z - logsumexp(z), the last one first.
