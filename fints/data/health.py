@@ -107,9 +107,10 @@ def _jumps(traded: pl.DataFrame) -> list[Finding]:
 
 
 def split_suspects(traded: pl.DataFrame) -> pl.DataFrame:
-    """Return moves as large as a usual split, far outside the asset's own, that no later day takes back."""
+    """Return moves as large as a usual split, far outside the asset's own, that no day beside it takes back."""
     scale = pl.col("move").abs().median().over("asset")
     after = pl.col("move").shift(-1).over("asset").fill_null(0.0)
+    before = pl.col("move").shift(1).over("asset").fill_null(0.0)
     size = pl.col("move").abs()
     near = pl.any_horizontal((size - math.log(ratio)).abs() < SPLIT_WITHIN for ratio in SPLITS)
     return traded.filter(
@@ -118,6 +119,7 @@ def split_suspects(traded: pl.DataFrame) -> pl.DataFrame:
         & (scale > 0)
         & (size <= JUMP)
         & ((after + pl.col("move")).abs() > size / 2)
+        & ((before + pl.col("move")).abs() > size / 2)
     )
 
 

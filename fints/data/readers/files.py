@@ -39,6 +39,8 @@ REFUSED = {
     b"%PDF": ("a PDF", "Download the numbers as CSV"),
     b"SQLite format 3": ("an SQLite database", "Export the table as CSV or parquet"),
 }
+# A damaged parquet file makes polars 2.1 panic, which is no Exception.
+BROKEN = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -212,13 +214,18 @@ def collect(frame: pl.LazyFrame, source: Text | Table) -> pl.DataFrame:
     """
     try:
         return frame.collect(engine="streaming")
-    except (pl.exceptions.PolarsError, OSError) as error:
-        said = str(error).lstrip().split("\n", 1)[0]
+    except BROKEN as error:
+        said = _said(error)
         if isinstance(source, Text) and "utf" in said.lower():
             raise ValueError(_not_utf8(source.path, source.source)) from error
         raise ValueError(
             f"{source.path}: cannot be read as it stands ({said}). Check or write it again."
         ) from error
+
+
+def _said(error: BaseException) -> str:
+    """Return the first line of an error, within reason."""
+    return str(error).lstrip().split("\n", 1)[0][:200]
 
 
 def open_container(path: Path, sheet: str | None = None) -> Text | Table:
@@ -262,8 +269,8 @@ def _columnar(path: Path, kind: str) -> Table:
                 streamed = stream.read(4) == b"\xff\xff\xff\xff"
             frame = pl.read_ipc_stream(path).lazy() if streamed else pl.scan_ipc(path, glob=False)
             schema = frame.collect_schema()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        said = str(error).lstrip().split("\n", 1)[0]
+    except BROKEN as error:
+        said = _said(error)
         raise ValueError(f"{path}: is not a readable {kind} file ({said}). Write it again.") from error
     if not schema:
         raise ValueError(f"{path}: has no column. A panel needs dates and prices.")
