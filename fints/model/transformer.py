@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fints.config import ModelConfig
 from fints.model.branches import CausalSelfAttention, FeedForward
+from fints.model.compiled import CompiledPass
 from fints.model.embedding import Embedding
 from fints.model.heads import HEADS, Forecast
 from fints.model.trace import Trace
@@ -166,11 +167,7 @@ class Transformer(nn.Module):
         ValueError
             If T is larger than `context`.
         """
-        if x.shape[-2] > self.context:
-            raise ValueError(
-                f"a window may have at most context = {self.context} tokens; got {x.shape[-2]}. "
-                "Build the model with a larger context."
-            )
+        self.check_tokens(x)
         state = self.residual.open(self.embedding(x))
         first_value: Tensor | None = None
         for layer in range(len(self.branches)):
@@ -185,6 +182,24 @@ class Transformer(nn.Module):
         if trace is not None:
             trace.final = z
         return self.head(z)
+
+    def check_tokens(self, x: Tensor) -> None:
+        """Refuse windows (B, T, F) of more than `context` tokens.
+
+        Raises
+        ------
+        ValueError
+            If T is larger than `context`.
+        """
+        if x.shape[-2] > self.context:
+            raise ValueError(
+                f"a window may have at most context = {self.context} tokens; got {x.shape[-2]}. "
+                "Build the model with a larger context."
+            )
+
+    def compiled(self, backend: str | Callable[..., Any] | None = None) -> CompiledPass:
+        """Return a fast pass that computes what `forward` does; see `fints.model.compiled.CompiledPass`."""
+        return CompiledPass(self, backend=backend)
 
     def sublayer(
         self,

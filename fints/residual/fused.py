@@ -49,11 +49,12 @@ class Fused(ABC):
         return Pending(copies(x, self.scheme.num_streams))
 
     def step(self, pending: Pending, layer: int, branch: Branch) -> Pending:
-        """Return the state after sublayer `layer`; `branch` has the norm in it."""
+        """Return the state after sublayer `layer`."""
         streams = pending[0]
         with full_precision(streams):
             u, weights, streams = self.read(Pending(*pending), layer)
-        return Pending(streams, branch(u).to(streams.dtype), weights)
+        y = branch(self.scheme.norms[layer](u))
+        return Pending(streams, y.to(streams.dtype), weights)
 
     def close(self, pending: Pending, layer: int) -> Tensor:
         """Return N(mean of the streams)."""

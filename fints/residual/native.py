@@ -48,6 +48,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "fints_given_back": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 6],
     "fints_dynamic": [*_WRITE, *[_POINTER] * 4, _INT, _INT, _FLOAT, *[_POINTER] * 6],
     "fints_dynamic_back": [*_WRITE, *[_POINTER] * 2, _INT, _INT, *[_POINTER] * 10],
+    "fints_gelu": [_LONG, *[_POINTER] * 3],
+    "fints_gelu_back": [_LONG, *[_POINTER] * 4],
     "fints_manifold": [_INT, _POINTER, _INT, *[_POINTER] * 5],
 }
 

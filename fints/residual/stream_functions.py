@@ -89,7 +89,9 @@ def _write(streams: Tensor, y: Tensor | None, weights: Tensor | None) -> tuple[A
 class _Gradients:
     """Where a backward pass puts what it finds for the arguments of a write."""
 
-    def __init__(self, streams: Tensor, y: Tensor | None, weights: Tensor | None, more: Tensor | None) -> None:
+    def __init__(
+        self, streams: Tensor, y: Tensor | None, weights: Tensor | None, more: Tensor | None
+    ) -> None:
         # The next pass made `more` for this one alone, so it may hold the sum.
         self.streams = torch.empty_like(streams) if more is None else more
         self.y = None if y is None else torch.empty_like(y)

@@ -40,6 +40,8 @@ __all__ = ["LayerProfiler", "fit"]
 STEPS_A_CHECK = {"cpu": 1, "cuda": 16, "mps": 16}
 # The attribute of a transformer that makes it recompute activations in the backward pass.
 CHECKPOINTING = "activation_checkpointing"
+# The method of a transformer that returns its fast pass, given a backend or None.
+COMPILED = "compiled"
 # The attribute of a transformer that says whether it measures real data before its first step.
 CALIBRATES = "calibrates"
 LESS_MEMORY = "lower training.batch_size or model.width, or set training.activation_checkpointing."
@@ -79,7 +81,7 @@ def fit(
     on_row: Callable[[dict[str, Any]], None] | None = None,
     profiler: LayerProfiler | None = None,
     estimated_bytes: int | None = None,
-    compile_backend: str = "inductor",
+    compile_backend: str | None = None,
 ) -> FitResult:
     r"""Train `model` in place; it ends in evaluation mode, on the device, with the kept weights.
 
@@ -123,7 +125,8 @@ def fit(
         What the fit will need; if the device has less free, the fit ends before it starts. It
         does too if the model is on the meta device, undrawn because it was found too large.
     compile_backend
-        The backend of torch.compile, used with `config.compile`.
+        Used with `config.compile`: the backend of torch.compile. Without one a network that has a fast
+        pass of its own (`compiled`, as `fints.model.Transformer` has) chooses for its device.
 
     Returns
     -------
@@ -223,7 +226,7 @@ def _train(
     identity: str,
     on_row: Callable[[dict[str, Any]], None] | None,
     profiler: LayerProfiler | None,
-    compile_backend: str,
+    compile_backend: str | None,
     started: float,
 ) -> tuple[Outcome, str]:
     model.to(device)
@@ -233,7 +236,7 @@ def _train(
     loss = make_loss(config)
     forward: Callable[[Tensor], Any] = model
     if config.compile:
-        forward = torch.compile(model, dynamic=False, backend=compile_backend)
+        forward = _compiled(model, compile_backend)
     pending: list[Tensor] = []
     steps_a_check = STEPS_A_CHECK[device.type]
 
@@ -379,10 +382,18 @@ def _surroundings(model: nn.Module, config: TrainingConfig, device: torch.device
         finally:
             if config.activation_checkpointing:
                 setattr(model, CHECKPOINTING, checkpointing)
-            if config.compile:
+            if config.compile and getattr(model, COMPILED, None) is None:
                 # Compiled code is cached by function, not by model: after eight models of one
                 # class torch would stop compiling and run them eagerly.
                 torch.compiler.reset()
+
+
+def _compiled(model: nn.Module, backend: str | None) -> Callable[[Tensor], Any]:
+    compiled = getattr(model, COMPILED, None)
+    if compiled is not None:
+        forward: Callable[[Tensor], Any] = compiled(backend)
+        return forward
+    return torch.compile(model, dynamic=False, backend=backend or "inductor")
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:

@@ -1,0 +1,145 @@
+"""The fast pass of a network, which computes what `Transformer.forward` does.
+
+Shapes: B batch, T tokens, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from fints.model.branches import CausalSelfAttention
+from fints.model.heads import Forecast
+from fints.model.native_branches import feed_forward, has_native_form
+from fints.model.regions import (
+    attention_region,
+    block_region,
+    branch_region,
+    compiled_region,
+    view_of,
+)
+from fints.residual import (
+    Branch,
+    DynamicHyperConnections,
+    ManifoldHyperConnections,
+    PostNorm,
+    PreNorm,
+    Residual,
+    State,
+    StaticHyperConnections,
+)
+from fints.residual.fused import fused
+from fints.residual.native import find_compiler, kernels
+
+if TYPE_CHECKING:
+    from fints.model.transformer import Transformer
+
+__all__ = ["CompiledPass"]
+
+# Schemes whose step is one function of a sublayer's own parameters, whatever the sublayer.
+_UNIFORM: tuple[type[Residual[Any]], ...] = (
+    PreNorm,
+    PostNorm,
+    StaticHyperConnections,
+    DynamicHyperConnections,
+    ManifoldHyperConnections,
+)
+
+
+class CompiledPass:
+    """A network's forward pass made fast; call it as the network.
+
+    On a CPU, residual schemes of streams run in their fused form (`fints.residual.fused`) and the
+    feed-forward in its own; every other scheme runs its plain step. What this needs is compiled once
+    a machine. The compiler of torch gained nothing there on top: most of the time goes into matrix
+    products, which it leaves as they are.
+
+    On another device, or with a `backend`, the network runs in regions of `fints.model.regions` that
+    torch compiles: a block where a scheme's step is one function at every depth, otherwise (sources that
+    grow with depth, mixtures by depth) a branch with the plain step around it. So two regions are compiled
+    at most, whatever the depth, once to train and once to evaluate.
+
+    Gradients, dropout, checkpointing and autocast are as in the plain pass. A traced pass is plain.
+
+    Parameters
+    ----------
+    network : Transformer
+        On its device. Its mode, and whether it checkpoints, are read at each call.
+    backend : str or callable, optional
+        Of torch.compile.
+
+    Raises
+    ------
+    ValueError
+        If what is to be compiled needs a C++ compiler and there is none.
+    """
+
+    def __init__(self, network: Transformer, *, backend: str | Callable[..., Any] | None = None) -> None:
+        self.network = network
+        device = next(network.parameters()).device.type
+        scheme = network.residual
+        self.native = device == "cpu" and backend is None
+        self.fused = fused(scheme) if self.native else None
+        if self.native:
+            kernels()
+        elif device == "cpu" and backend == "inductor":
+            find_compiler()
+        uniform = isinstance(scheme, _UNIFORM) and network.value_residual == "none"
+        self.blocks = not self.native and uniform
+        structure = f"{network.branches[0]} {network.branches[1]}"
+        if self.blocks:
+            structure = f"{structure} {scheme} {sorted(vars(scheme))}"
+        region = partial(compiled_region, structure=structure, backend=backend or "inductor")
+        self.branch, self.attention, self.block = map(region, (branch_region, attention_region, block_region))
+        self._views: list[Residual[Any]] = []
+
+    def __call__(self, x: Tensor) -> Forecast:
+        """Return the forecast of x (B, T, F), as the network does."""
+        network = self.network
+        network.check_tokens(x)
+        scheme = network.residual if self.fused is None else self.fused
+        state: Any = scheme.open(network.embedding(x))
+        first_value: Tensor | None = None
+        step = self._block if self.blocks else self._sublayer
+        for layer in range(0, len(network.branches), 2 if self.blocks else 1):
+            if network.activation_checkpointing:
+                state, first_value = checkpoint(step, state, layer, first_value, use_reentrant=False)
+            else:
+                state, first_value = step(state, layer, first_value)
+        result: Forecast = network.head(scheme.close(state, len(network.branches)))
+        return result
+
+    def _block(self, state: State, layer: int, first_value: Tensor | None) -> tuple[State, Tensor | None]:
+        if not self._views:
+            # Not before the first call: a fit may set a scheme's constants after this is built.
+            scheme, number = self.network.residual, len(self.network.branches)
+            self._views = [view_of(scheme, first, 2) for first in range(0, number, 2)]
+        branches = tuple(self.network.branches[layer : layer + 2])
+        return self.block(self._views[layer // 2], branches, state), first_value
+
+    def _sublayer(self, state: Any, layer: int, first_value: Tensor | None) -> tuple[Any, Tensor | None]:
+        branch = self.network.branches[layer]
+        own: list[Tensor] = []
+
+        def attend(u: Tensor) -> Tensor:
+            if self.native:
+                y, value = branch.attend(u, first_value)
+            else:
+                y, value = self.attention(branch, u, first_value)
+            own.append(value)
+            return y
+
+        call: Branch
+        if self.network.value_residual != "none" and isinstance(branch, CausalSelfAttention):
+            call = attend
+        elif self.native:
+            call = partial(feed_forward, branch) if has_native_form(branch) else branch
+        else:
+            call = partial(self.branch, branch)
+        scheme = self.network.residual if self.fused is None else self.fused
+        state = scheme.step(state, layer, call)
+        return state, own[0] if own and layer == 0 else first_value
