@@ -103,9 +103,9 @@ def main() -> int:
             np.subtract(deepest, [row["share"] for row in found[f"demand {demand}", name]])
             for name in (*(f"depth {depth}" for depth in depths[:-1]), *([names[-1]] * asked.wide))
         ]
-        cells = [_interval(gap) for gap in gaps]
-        cells.insert(len(depths) - 1, "")
-        print(f"{demand:6} " + "".join(f"{cell:>22}" for cell in cells))
+        shown = [_interval(gap) for gap in gaps]
+        shown.insert(len(depths) - 1, "")
+        print(f"{demand:6} " + "".join(f"{cell:>22}" for cell in shown))
     if asked.null:
         print("\nwithout a signal: R2 out of sample, %")
         cells = (_interval([100 * row["r2_out"] for row in found["R2 0", f"depth {d}"]], 3) for d in depths)

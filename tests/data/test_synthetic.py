@@ -63,6 +63,24 @@ def test_no_signal_is_exactly_none():
     assert simulation.signal["signal"].unique().to_list() == [0.0]
 
 
+@pytest.mark.parametrize("noise", ["student_t", "garch"])
+def test_without_a_signal_no_column_forecasts_the_return_beyond_its_error(noise):
+    """F statistics of the next return on the features, their products and lags, one panel a seed."""
+    ratios = []
+    for seed in range(20):
+        made = simulate(r2=0.0, noise=noise, num_assets=10, num_days=400, common_share=0.0, seed=seed)
+        r, a, b = step(made)[3:].ravel(), of(made, "a"), of(made, "b")
+        columns = [x[3 - k : 399 - k] for x in (a, b, a * b) for k in range(4)]
+        columns.append(step(made)[2:-1])
+        design = np.column_stack([c.ravel() for c in columns])
+        fitted = design @ np.linalg.lstsq(design, r, rcond=None)[0]
+        explained = (fitted**2).sum() / design.shape[1]
+        ratios.append(explained / (((r - fitted) ** 2).sum() / (len(r) - design.shape[1])))
+    error = np.std(ratios, ddof=1) / math.sqrt(20)
+    assert error < 0.2
+    assert abs(np.mean(ratios) - 1) < 3.5 * error
+
+
 def test_the_same_seed_gives_the_same_panel_and_another_does_not():
     first, again, other = (
         simulate(signal="gated_filter", noise="garch", num_days=200, seed=s) for s in (5, 5, 6)
