@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from fints.residual import RESIDUALS
 
@@ -125,14 +127,53 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 def test_every_scheme_stands_in_the_readme_and_the_table_as_the_code_has_it(name: str) -> None:
     scheme = RESIDUALS[name]
     assert f"`{name}`" in README
-    table = (ROOT / "docs" / "schemes.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "schemes.md").read_text(encoding="utf-8").split("<!--")[1]
     (row,) = [line for line in table.splitlines() if line.startswith(f"| `{name}` |")]
-    # An equation may hold no bar, so a row splits into its five cells.
-    equation, parameters, start, paper = (cell.strip() for cell in row.strip("|").split("|")[1:])
+    # A bar inside a cell is escaped, so a row splits into its eight cells.
+    cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+    _, equation, formula, count, start, ratio, paper, file = cells
     assert equation == f"`{scheme.equation}`"
-    assert parameters == f"{scheme.extra_parameters(64, 24, norm='layer_norm'):,}"
+    assert formula == scheme.parameter_formula
+    assert count == f"{scheme.extra_parameters(64, 24, norm='layer_norm'):,}"
     assert (start != "another function") == scheme.equals_pre_norm_at_start
     assert paper == scheme.paper
+    assert f"class {scheme.__name__}" in (ROOT / "docs" / file.split("(")[1].rstrip(")")).read_text("utf-8")
+    assert re.fullmatch(r"–|\d+\.\d\d", ratio)
+
+
+def test_the_table_of_schemes_is_what_its_command_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    build = runpy.run_path(str(ROOT / "docs" / "build_schemes.py"))
+    text = (ROOT / "docs" / "schemes.md").read_text(encoding="utf-8")
+    assert build["page"](text, build["stored"]()) == text, "run: python docs/build_schemes.py"
+    measured = {"what": "16 blocks", "command": "it", "schemes": {"post_norm": {"ratio": 1.2345}}}
+    table = build["table"](measured)
+    assert re.search(r"^\| `post_norm` .* \| 1\.23 \|", table, flags=re.MULTILINE)
+    assert re.search(r"^\| `pre_norm` .* \| – \|", table, flags=re.MULTILINE)
+    assert "16 blocks, by `it`" in table
+
+
+def test_the_example_of_your_own_network_works_with_every_scheme() -> None:
+    text = (ROOT / "docs" / "own-model.md").read_text(encoding="utf-8")
+    network, loop = blocks(text, "python")
+    assert len([line for line in network.splitlines() if line.strip()]) <= 30
+    imported = re.findall(r"^(?:from|import) (\S+)", network + loop, flags=re.MULTILINE)
+    assert set(imported) == {"torch", "fints.residual"}
+    for name in RESIDUALS:
+        given: dict[str, object] = {}
+        exec(compile(network, "own-model.md", "exec"), given)
+        torch.manual_seed(0)
+        before = {}
+        code = loop.replace('"dynamic_hyper_connections", {"num_streams": 4}', repr(name))
+        assert code != loop
+        head, step = code.split("network(x)")
+        exec(compile(head, "own-model.md", "exec"), given)
+        before = {key: value.clone() for key, value in given["network"].named_parameters()}
+        exec(compile("network(x)" + step, "own-model.md", "exec"), given)
+        parameters = dict(given["network"].named_parameters())
+        assert all(value.isfinite().all() for value in parameters.values()), name
+        assert any(not torch.equal(value, before[key]) for key, value in parameters.items()), name
+        grouped = [id(p) for group in given["groups"] for p in group["params"]]
+        assert sorted(grouped) == sorted(map(id, parameters.values())), name
 
 
 def test_the_documents_name_no_place_outside_the_repository() -> None:
