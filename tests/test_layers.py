@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "training": {"config"},
     "model": {"config", "residual"},
     "diagnostics": {"config", "residual", "model", "training"},
+    "deep_baselines": {"config", "data", "evaluation", "model", "training"},
     "saved": set(),
     "forecaster": {"config", "data", "residual", "model", "training", "evaluation", "diagnostics", "saved"},
     "walk_forward": {"config", "data", "forecaster"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -10,14 +11,18 @@ import polars as pl
 from fints.evaluation.metrics import prevailing_mean
 from fints.evaluation.walk_forward import Fold, Part
 
-__all__ = ["BASELINES", "baseline_forecasts", "oracle_forecasts"]
+__all__ = ["BASELINES", "Design", "baseline_forecasts", "oracle_forecasts"]
 
 BASELINES = {
     "zero": "0 for every row",
     "prevailing_mean": "each asset's mean of all outcomes known on the date",
     "ar1": "pooled regression on the asset's latest known outcome",
     "ar1_by_asset": "the same regression, one an asset",
+    "arma_garch": "ARMA(1, 1) by asset with GARCH(1, 1) Student t errors, a distribution",
     "ridge": "ridge regression on all features of the window, penalty chosen on validation rows",
+    "elastic_net": "elastic net on the same columns, both penalties chosen on validation rows",
+    "gradient_boosting": "histogram gradient boosting on the same columns, size and number of trees chosen "
+    "on validation rows",
 }
 # Ten half-decades: from no visible shrinkage to a forecast of nearly zero, per training row.
 RIDGE_PENALTIES = tuple(float(10.0**power) for power in np.arange(-4, 1.01, 0.5))
@@ -31,6 +36,8 @@ def baseline_forecasts(
     features: pl.DataFrame | None = None,
     feature_names: Sequence[str] | None = None,
     context: int = 1,
+    returns: pl.DataFrame | None = None,
+    horizon: int = 1,
 ) -> pl.DataFrame:
     """Return one baseline's forecasts of a fold's test rows.
 
@@ -42,18 +49,25 @@ def baseline_forecasts(
         `date`, `asset`, `target` (null where the outcome is not known), `label_end` (the date on
         which it is known) and, if there is one, `scale`; all dates, not the test period alone.
     fold
-        Its training rows fit the baseline, its validation rows choose the ridge penalty, its test
+        Its training rows fit the baseline, its validation rows choose penalties and sizes, its test
         rows are forecast. Outcomes known by a test date may enter that date's prevailing mean and
         lagged outcome: they are inputs there, not fitted on.
     features, feature_names, context
-        For ridge: the feature frame on the same (date, asset), the columns (default: all but the
+        For the regressions: the feature frame on the same (date, asset), the columns (default: all but the
         keys) and how many of the asset's past rows a forecast sees.
+    returns, horizon
+        For ARMA-GARCH: `date`, `asset`, `return`, the log return that ended on the date, and how many
+        of them an outcome sums. Without `returns` the outcomes themselves are used, at horizon 1.
 
     Returns
     -------
     DataFrame
         `date`, `asset`, `forecast`, `realised`, `unit_scale`, sorted by date and asset; the rows
-        of the test period whose outcome is known.
+        of the test period whose outcome is known. ARMA-GARCH adds `log_scale` and `degrees`.
+
+    See Also
+    --------
+    fints.deep_baselines.deep_baseline_forecasts : small networks on the same fold and windows.
 
     Raises
     ------
@@ -77,11 +91,21 @@ def baseline_forecasts(
         )
     elif name in ("ar1", "ar1_by_asset"):
         forecast = _ar1(table, fold, by_asset=name == "ar1_by_asset")
+    elif name == "arma_garch":
+        from fints.evaluation.arma_garch import arma_garch
+
+        forecast = arma_garch(table, fold, returns=returns, horizon=horizon)
     else:
         if features is None:
-            raise ValueError("ridge needs the feature frame; pass features=.")
+            raise ValueError(f"{name} needs the feature frame; pass features=.")
         names = list(feature_names or [c for c in features.columns if c not in ("date", "asset")])
-        forecast = _ridge(table, features, names, fold, context)
+        design = _design(name, table, features, names, fold, context)
+        if name == "ridge":
+            forecast = _ridge(design)
+        else:
+            from fints.evaluation.regressions import elastic_net, gradient_boosting
+
+            forecast = elastic_net(design) if name == "elastic_net" else gradient_boosting(design)
     return _with_outcomes(test, forecast)
 
 
@@ -121,7 +145,7 @@ def _with_outcomes(test: pl.DataFrame, forecast: pl.DataFrame) -> pl.DataFrame:
     return (
         test.select("date", "asset", pl.col("target").alias("realised"), pl.col("scale").alias("unit_scale"))
         .join(forecast, on=["date", "asset"], how="inner")
-        .select("date", "asset", "forecast", "realised", "unit_scale")
+        .select("date", "asset", "forecast", "realised", "unit_scale", *forecast.columns[3:])
         .sort("date", "asset")
     )
 
@@ -179,14 +203,30 @@ def _least_squares(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     return float(x.mean()), float(y.mean()), slope
 
 
-def _ridge(
-    table: pl.DataFrame, features: pl.DataFrame, names: list[str], fold: Fold, context: int
-) -> pl.DataFrame:
-    from sklearn.linear_model import Ridge
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """What a regression is fitted, tuned and asked on: columns (N, T F) of the window, and outcomes (N,)."""
 
+    x: np.ndarray
+    y: np.ndarray
+    validation_x: np.ndarray
+    validation_y: np.ndarray
+    test_x: np.ndarray
+    test: pl.DataFrame
+
+    def forecast(self, values: np.ndarray) -> pl.DataFrame:
+        """Return forecasts (N,) of the test rows by their keys."""
+        return self.test.with_columns(pl.Series("forecast", values, dtype=pl.Float64))
+
+
+def _design(
+    baseline: str, table: pl.DataFrame, features: pl.DataFrame, names: list[str], fold: Fold, context: int
+) -> Design:
     missing = [name for name in ("date", "asset", *names) if name not in features.columns]
     if missing or not names or context < 1:
-        raise ValueError(f"ridge needs features {names} (missing {missing}), context >= 1; got {context}.")
+        raise ValueError(
+            f"{baseline} needs features {names} (missing {missing}), context >= 1; got {context}."
+        )
     numeric = features.select("date", "asset", pl.col(names).cast(pl.Float64).fill_nan(None))
     seen = _training_rows(table, fold).join(numeric, on=["date", "asset"], how="inner")
     mean = {name: _float(seen[name].mean(), 0.0) for name in names}
@@ -212,19 +252,28 @@ def _ridge(
     test = fold.select(rows, "test")
     if validation.height == 0:
         raise ValueError(_without_outcome(fold, "validation"))
-    x, y = train.select(columns).to_numpy(), train["target"].to_numpy()
-    held_out, outcome = validation.select(columns).to_numpy(), validation["target"].to_numpy()
+    return Design(
+        x=train.select(columns).to_numpy(),
+        y=train["target"].to_numpy(),
+        validation_x=validation.select(columns).to_numpy(),
+        validation_y=validation["target"].to_numpy(),
+        test_x=test.select(columns).to_numpy(),
+        test=test.select("date", "asset"),
+    )
+
+
+def _ridge(design: Design) -> pl.DataFrame:
+    from sklearn.linear_model import Ridge
+
     best_loss, best = np.inf, None
     # The largest penalty wins a tie.
     for penalty in reversed(RIDGE_PENALTIES):
-        model = Ridge(alpha=penalty * len(y)).fit(x, y)
-        loss = float(np.mean((outcome - model.predict(held_out)) ** 2))
+        model = Ridge(alpha=penalty * len(design.y)).fit(design.x, design.y)
+        loss = float(np.mean((design.validation_y - model.predict(design.validation_x)) ** 2))
         if loss < best_loss:
             best_loss, best = loss, model
     assert best is not None
-    return test.select("date", "asset").with_columns(
-        pl.Series("forecast", best.predict(test.select(columns).to_numpy()), dtype=pl.Float64)
-    )
+    return design.forecast(best.predict(design.test_x))
 
 
 def _training_rows(rows: pl.DataFrame, fold: Fold) -> pl.DataFrame:

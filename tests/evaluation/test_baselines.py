@@ -7,11 +7,23 @@ import datetime as dt
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.linear_model import LinearRegression
+from arch.univariate import GARCH, StudentsT, ZeroMean
+from sklearn.linear_model import ElasticNet, LinearRegression
+from statsmodels.tsa.arima.model import ARIMA
 
 from fints.data import simulate
 from fints.data import targets as make_targets
-from fints.evaluation import BASELINES, WalkForward, baseline_forecasts, oracle_forecasts, r2_zero
+from fints.evaluation import (
+    BASELINES,
+    WalkForward,
+    baseline_forecasts,
+    coverage,
+    oracle_forecasts,
+    r2_zero,
+)
+from fints.evaluation.arma_garch import ArmaGarch, fit_arma_garch
+from fints.evaluation.baselines import Design
+from fints.evaluation.regressions import elastic_net
 
 DAYS, ASSETS, HORIZON = 400, 4, 5
 DATES = [dt.date(2010, 1, 1) + dt.timedelta(days=day) for day in range(DAYS)]
@@ -41,7 +53,14 @@ def tables(seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def forecast(name: str, targets: pl.DataFrame, features: pl.DataFrame) -> pl.DataFrame:
     return baseline_forecasts(
-        name, targets=targets, fold=FOLD, features=features, feature_names=NAMES, context=6
+        name,
+        targets=targets,
+        fold=FOLD,
+        features=features,
+        feature_names=NAMES,
+        context=6,
+        returns=features.select("date", "asset", pl.col("noise").alias("return") * 0.01),
+        horizon=HORIZON,
     )
 
 
@@ -50,7 +69,8 @@ def test_a_baseline_forecasts_exactly_the_test_rows_with_an_outcome(name: str):
     targets, features = tables()
     found = forecast(name, targets, features)
     expected = FOLD.select(targets, "test").drop_nulls("target").sort("date", "asset")
-    assert found.columns == ["date", "asset", "forecast", "realised", "unit_scale"]
+    more = ["log_scale", "degrees"] if name == "arma_garch" else []
+    assert found.columns == ["date", "asset", "forecast", "realised", "unit_scale", *more]
     assert found.select("date", "asset").equals(expected.select("date", "asset"))
     assert found["realised"].to_list() == expected["target"].to_list()
     assert found["forecast"].is_finite().all()
@@ -63,14 +83,17 @@ def test_what_is_not_known_by_a_date_changes_no_forecast_up_to_it(name: str):
     cut = DATES[-50]
     late = pl.col("label_end") > cut
     shocked = targets.with_columns(pl.when(late).then(1e6).otherwise(pl.col("target")).alias("target"))
-    future = features.with_columns(pl.when(pl.col("date") > cut).then(1e6).otherwise(pl.col("x")).alias("x"))
+    later = pl.col("date") > cut
+    future = features.with_columns(
+        pl.when(later).then(1e6).otherwise(pl.col(name)).alias(name) for name in ("x", "noise")
+    )
     before = pl.col("date") <= cut
     plain = forecast(name, targets, features).filter(before)
     assert plain.height > 100
     assert plain["forecast"].equals(forecast(name, shocked, future).filter(before)["forecast"])
 
 
-@pytest.mark.parametrize("name", ["ar1", "ar1_by_asset", "ridge"])
+@pytest.mark.parametrize("name", [name for name in BASELINES if name not in ("zero", "prevailing_mean")])
 def test_test_outcomes_never_enter_the_fit(name: str):
     targets, features = tables()
     flipped = targets.with_columns(
@@ -178,3 +201,85 @@ def test_the_oracle_of_a_target_without_a_scale_is_not_known():
     )[0]
     with pytest.raises(ValueError, match="log_return, volatility_scaled"):
         oracle_forecasts(simulation.signal, targets=labels, fold=fold)
+
+
+@pytest.mark.parametrize("name", ["elastic_net", "gradient_boosting"])
+def test_a_tuned_regression_finds_its_signal_and_falls_back_to_the_mean_without_one(name: str):
+    targets, features = tables()
+    assert r2_zero(forecast(name, targets, features)) > 0.25
+    nothing = baseline_forecasts(
+        name, targets=targets, fold=FOLD, features=features, feature_names=["noise"], context=6
+    )
+    assert nothing["forecast"].std() < 0.2 * nothing["realised"].std()
+
+
+def test_the_elastic_net_is_sklearn_s_at_the_penalty_of_least_validation_error():
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((900, 8)), np.array([0.5, -0.3, 0, 0, 0, 0, 0, 0])
+    y = 1.0 + x @ w + rng.standard_normal(900)
+    keys = pl.DataFrame({"date": [DATES[0]] * 300, "asset": [str(i) for i in range(300)]})
+    design = Design(
+        x=x[:300], y=y[:300], validation_x=x[300:600], validation_y=y[300:600], test_x=x[600:], test=keys
+    )
+    found = elastic_net(design)["forecast"].to_numpy()
+    losses = {}
+    largest = np.abs((x[:300] - x[:300].mean(0)).T @ (y[:300] - y[:300].mean())).max() / 300
+    for share in (0.1, 0.5, 0.9):
+        for alpha in largest / share * np.geomspace(1, 0.01, 10):
+            model = ElasticNet(alpha=alpha, l1_ratio=share).fit(x[:300], y[:300])
+            losses[float(np.mean((y[300:600] - model.predict(x[300:600])) ** 2))] = model
+    assert found == pytest.approx(losses[min(losses)].predict(x[600:]), abs=2e-3)
+
+
+def test_arma_forecasts_are_those_of_statsmodels_and_variances_those_of_arch():
+    model = ArmaGarch(mu=0.05, phi=0.3, theta=-0.4, omega=0.05, alpha=0.1, beta=0.85, degrees=6.0)
+    rng = np.random.default_rng(1)
+    r = rng.standard_t(6, 400)
+    mean, variance = model.filter(r, 5)
+    theirs = ARIMA(r, order=(1, 0, 1), trend="c").filter([0.05, 0.3, -0.4, 1.0])
+    assert mean[-1] == pytest.approx(theirs.forecast(5).sum(), abs=1e-9)
+    shocks = theirs.resid
+    garch = ZeroMean(shocks, volatility=GARCH(), distribution=StudentsT(), rescale=False).fix(
+        [0.05, 0.1, 0.85, 6.0]
+    )
+    ahead = garch.forecast(horizon=5, reindex=False).variance.to_numpy()[-1]
+    assert variance[-1] == pytest.approx(ahead.sum(), rel=1e-6)
+    one, _ = model.filter(r, 1)
+    assert one[-1] == pytest.approx(theirs.forecast(1)[0], abs=1e-9)
+
+
+@pytest.mark.slow
+def test_arma_garch_recovers_its_own_simulation_and_gives_a_calibrated_distribution():
+    rng = np.random.default_rng(2)
+    days, assets = 1500, 3
+    z = rng.standard_t(6, (days, assets)) / np.sqrt(1.5)
+    r, e, variance = np.zeros((days, assets)), np.zeros(assets), np.ones(assets)
+    for day in range(days):
+        variance = 0.05 + 0.1 * e**2 + 0.85 * variance
+        before, e = e, np.sqrt(variance) * z[day]
+        r[day] = 0.5 * (r[day - 1] if day else 0) + e + 0.2 * before
+    fitted = fit_arma_garch(0.01 * r[:, 0])
+    assert (fitted.phi, fitted.theta) == pytest.approx((0.5, 0.2), abs=0.12)
+    assert (fitted.alpha, fitted.beta) == pytest.approx((0.1, 0.85), abs=0.09)
+    dates = [dt.date(2000, 1, 1) + dt.timedelta(days=day) for day in range(days)]
+    returns = pl.DataFrame(
+        {"date": [d for d in dates for _ in "abc"], "asset": list("abc") * days, "return": 0.01 * r.ravel()}
+    )
+    targets = (
+        returns.sort("asset", "date")
+        .with_columns(
+            target=pl.col("return").shift(-1).over("asset"), label_end=pl.col("date").shift(-1).over("asset")
+        )
+        .with_columns(scale=pl.lit(1.0))
+    )
+    fold = WalkForward(num_folds=1, test_days=500, validation_days=200, purge=1).split(dates)[0]
+    found = baseline_forecasts("arma_garch", targets=targets, fold=fold)
+    assert r2_zero(found) == pytest.approx(1 - 1 / (1 + 0.7**2 / 0.75), abs=0.05)
+    assert coverage(found, 0.9) == pytest.approx(0.9, abs=0.03)
+    # Outcomes of one day are the returns themselves, from the second on.
+    later = returns.filter(pl.col("date") > dates[0])
+    assert baseline_forecasts("arma_garch", targets=targets, fold=fold, returns=later).equals(found)
+    with pytest.raises(ValueError, match="needs one-day returns"):
+        baseline_forecasts("arma_garch", targets=targets, fold=fold, horizon=5)
+    with pytest.raises(ValueError, match="not cross_sectional"):
+        baseline_forecasts("arma_garch", targets=targets.drop("scale"), fold=fold)
