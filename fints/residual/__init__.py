@@ -14,13 +14,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from fints.residual.admin import Admin
+from fints.residual.attention_residuals import AttentionResiduals, BlockAttentionResiduals
 from fints.residual.base import Branch, Mixing, Residual, State, make_norm
+from fints.residual.by_depth import ByDepth
 from fints.residual.deep_norm import DeepNorm
+from fints.residual.denseformer import DenseFormer
 from fints.residual.frac_connections import FracConnections, StaticFracConnections
 from fints.residual.gated_streams import GatedCopies, GatedStreams
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
 from fints.residual.layer_norm_scaling import LayerNormScaling
 from fints.residual.manifold import ManifoldHyperConnections
+from fints.residual.mix_ln import MixLN
 from fints.residual.output_norms import PeriLN, SandwichNorm
 from fints.residual.rescaled_norms import (
     FrozenScalePostNorm,
@@ -30,12 +34,17 @@ from fints.residual.rescaled_norms import (
 from fints.residual.resi_dual import ResiDual
 from fints.residual.single_stream import NoSkip, PostNorm, PreNorm
 from fints.residual.skip_weights import LayerScale, LearnableSkip, ReZero, SkipInit
+from fints.residual.state_attention import StateAttention
 
 __all__ = [
     "RESIDUALS",
     "Admin",
+    "AttentionResiduals",
+    "BlockAttentionResiduals",
     "Branch",
+    "ByDepth",
     "DeepNorm",
+    "DenseFormer",
     "DynamicHyperConnections",
     "FracConnections",
     "FrozenScalePostNorm",
@@ -45,6 +54,7 @@ __all__ = [
     "LayerScale",
     "LearnableSkip",
     "ManifoldHyperConnections",
+    "MixLN",
     "Mixing",
     "NoSkip",
     "PeriLN",
@@ -56,6 +66,7 @@ __all__ = [
     "SandwichNorm",
     "SkipInit",
     "State",
+    "StateAttention",
     "StaticFracConnections",
     "StaticHyperConnections",
     "WindowRescaledPreNorm",
@@ -89,6 +100,12 @@ RESIDUALS: dict[str, type[Residual[Any]]] = {
     "frac_connections": FracConnections,
     "gated_streams": GatedStreams,
     "gated_copies": GatedCopies,
+    "attention_residuals": AttentionResiduals,
+    "block_attention_residuals": BlockAttentionResiduals,
+    "state_attention": StateAttention,
+    "denseformer": DenseFormer,
+    "mix_ln": MixLN,
+    "by_depth": ByDepth,
 }
 
 # Keyword arguments of every scheme that the network gives, so that they are not options.
@@ -127,6 +144,7 @@ def build_residual(
             if value is None:
                 continue
             (wanted,) = (kind for kind in typing.get_args(wanted) if kind is not type(None))
+        wanted = typing.get_origin(wanted) or wanted
         # bool is a subclass of int, and a whole number stands for a float.
         fits = isinstance(value, bool) == (wanted is bool) and isinstance(
             value, (int, float) if wanted is float else wanted

@@ -18,6 +18,8 @@ DECAYED = {
     "frac_connections": ("W.",),
     "gated_streams": ("W.",),
     "gated_copies": ("W.",),
+    # Two sublayers are one block, which belongs to the upper part.
+    "by_depth": ("parts.0.W.",),
 }
 
 
@@ -49,7 +51,9 @@ READ_THE_TRUNK = (
     "frozen_scale_post_norm",
 )
 BRANCH_INPUT = {name: lambda residual, h, layer: h for name in READ_THE_TRUNK} | {
-    "layer_norm_scaling": lambda residual, h, layer: residual.norms[layer](h) * (layer // 2 + 1) ** -0.5
+    "layer_norm_scaling": lambda residual, h, layer: residual.norms[layer](h) * (layer // 2 + 1) ** -0.5,
+    "mix_ln": lambda residual, h, layer: h if layer < 2 else residual.norms[layer](h),
+    "by_depth": lambda residual, h, layer: residual.part(layer).norms[layer % 4](h),
 }
 
 
