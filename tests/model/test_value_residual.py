@@ -97,6 +97,8 @@ def test_checkpointing_and_tracing_change_no_bit(model, x, kind, residual):
             mean.square().sum().backward()
         routes.append([mean.detach(), *(parameter.grad.clone() for parameter in network.parameters())])
         assert all(parameter.grad.abs().max() > 0 for parameter in network.branches[0].parameters())
+        if kind == "learned":
+            assert all(branch.value_mix.grad.abs().min() > 0 for branch in network.branches[2::2])
     for route in routes[1:]:
         assert all(torch.equal(*pair) for pair in zip(route, routes[0], strict=True))
     assert len(trace.outputs) == 6
