@@ -97,6 +97,7 @@ def test_a_network_learns_a_signal_in_its_window(name: str):
     assert r2_zero(found) > 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEEP_BASELINES)
 def test_no_test_outcome_and_no_later_feature_changes_a_forecast(name: str):
     targets, features = tables()

@@ -88,4 +88,4 @@ def median_r2_interval(frame: pl.DataFrame, *, horizon: int = 1, seed: int = 0) 
         over, under = values[:, :assets].sum(axis=0), values[:, assets:].sum(axis=0)
         return float(np.median(1 - over[under > 0] / under[under > 0]))
 
-    return bootstrap_interval(np.hstack(sides), median, horizon=horizon, reps=499, seed=seed)
+    return bootstrap_interval(np.hstack(sides), median, horizon=horizon, reps=299, seed=seed)

@@ -29,6 +29,11 @@ DAYS, ASSETS, HORIZON = 400, 4, 5
 DATES = [dt.date(2010, 1, 1) + dt.timedelta(days=day) for day in range(DAYS)]
 FOLD = WalkForward(num_folds=1, test_days=100, validation_days=60, purge=HORIZON).split(DATES)[0]
 NAMES = ["x", "noise", "constant"]
+# The two that search longest are tried in the slow suite.
+EACH = [
+    pytest.param(name, marks=pytest.mark.slow) if name in ("arma_garch", "gradient_boosting") else name
+    for name in BASELINES
+]
 
 
 def tables(seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -64,7 +69,7 @@ def forecast(name: str, targets: pl.DataFrame, features: pl.DataFrame) -> pl.Dat
     )
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_baseline_forecasts_exactly_the_test_rows_with_an_outcome(name: str):
     targets, features = tables()
     found = forecast(name, targets, features)
@@ -77,7 +82,7 @@ def test_a_baseline_forecasts_exactly_the_test_rows_with_an_outcome(name: str):
     assert found["unit_scale"].unique().to_list() == [0.02]
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", EACH)
 def test_what_is_not_known_by_a_date_changes_no_forecast_up_to_it(name: str):
     targets, features = tables()
     cut = DATES[-50]
@@ -93,7 +98,7 @@ def test_what_is_not_known_by_a_date_changes_no_forecast_up_to_it(name: str):
     assert plain["forecast"].equals(forecast(name, shocked, future).filter(before)["forecast"])
 
 
-@pytest.mark.parametrize("name", [name for name in BASELINES if name not in ("zero", "prevailing_mean")])
+@pytest.mark.parametrize("name", EACH[2:])
 def test_test_outcomes_never_enter_the_fit(name: str):
     targets, features = tables()
     flipped = targets.with_columns(
@@ -155,13 +160,13 @@ def test_missing_features_are_average_ones():
     assert found.filter(pl.col("asset") == "a")["forecast"].std() < 0.1 * found["forecast"].std()
 
 
-def test_an_asset_that_lists_in_the_test_period_is_forecast_all_the_same():
+@pytest.mark.parametrize("name", EACH)
+def test_an_asset_that_lists_in_the_test_period_is_forecast_all_the_same(name: str):
     targets, features = tables()
     listed = (pl.col("asset") != "d") | (pl.col("date") >= FOLD.test[0])
-    for name in BASELINES:
-        found = forecast(name, targets.filter(listed), features.filter(listed))
-        assert found.filter(pl.col("asset") == "d")["forecast"].is_finite().all()
-        assert found["asset"].n_unique() == 4
+    found = forecast(name, targets.filter(listed), features.filter(listed))
+    assert found.filter(pl.col("asset") == "d")["forecast"].is_finite().all()
+    assert found["asset"].n_unique() == 4
 
 
 def test_what_cannot_be_forecast_is_said():
@@ -203,7 +208,7 @@ def test_the_oracle_of_a_target_without_a_scale_is_not_known():
         oracle_forecasts(simulation.signal, targets=labels, fold=fold)
 
 
-@pytest.mark.parametrize("name", ["elastic_net", "gradient_boosting"])
+@pytest.mark.parametrize("name", EACH[-2:])
 def test_a_tuned_regression_finds_its_signal_and_falls_back_to_the_mean_without_one(name: str):
     targets, features = tables()
     assert r2_zero(forecast(name, targets, features)) > 0.25
