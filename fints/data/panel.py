@@ -252,7 +252,9 @@ def normalise(frame: pl.DataFrame, *, price: str, name: str) -> pl.DataFrame:
                 f"{name}: column {column!r} must hold numbers; got {dtype}"
                 f"{_example(frame[column])}. Cast it to Float64 or drop it."
             )
-        casts.append(frame[column].cast(pl.Float64).fill_nan(None))
+        values = frame[column].cast(pl.Float64)
+        # A column without NaN is kept as it is: a copy of a large panel is large.
+        casts.append(values.fill_nan(None) if values.is_nan().any() else values)
     return pl.DataFrame(casts)
 
 

@@ -41,31 +41,33 @@ def numbers(
         If a cell is no number: with file, line, column, value and remedy.
     """
     schema = table.frame.collect_schema()
-    texts = {}
-    for column in columns:
-        if schema[column] == pl.String:
-            text = (cleaned or {}).get(column, pl.col(column))
-            texts[column] = pl.when(text.str.to_lowercase().is_in(MISSING)).then(None).otherwise(text)
+    texts = {
+        column: (cleaned or {}).get(column, pl.col(column))
+        for column in columns
+        if schema[column] == pl.String
+    }
     if not texts:
         return {column: pl.col(column) for column in columns}
     commas = table.style.endswith("commas")
     found = []
     for place, text in enumerate(texts.values()):
-        found += [
-            text.str.contains(DECIMAL_COMMA).sum().alias(f"comma{place}"),
-            text.str.contains(DECIMAL_POINT).sum().alias(f"point{place}"),
-            _broken(text).alias(f"broken{place}"),
-            _broken(_with_point(text)).alias(f"broken_comma{place}"),
-        ]
+        found.append(_broken(text).alias(f"broken{place}"))
+        if not commas:
+            found += [
+                text.str.contains(DECIMAL_COMMA).sum().alias(f"comma{place}"),
+                text.str.contains(DECIMAL_POINT).sum().alias(f"point{place}"),
+                _broken(_with_point(text)).alias(f"broken_comma{place}"),
+            ]
     said = collect(table.frame.select(found), table).row(0, named=True)
     made = {column: pl.col(column) for column in columns}
     for place, (column, text) in enumerate(texts.items()):
-        comma = said[f"comma{place}"] > said[f"point{place}"] and not commas
+        comma = not commas and said[f"comma{place}"] > said[f"point{place}"]
         broken = said[f"broken_comma{place}" if comma else f"broken{place}"]
         if broken is not None:
             _refuse(table, column, broken)
         text = _with_point(text) if comma else text
-        made[column] = text.cast(pl.Float64, strict=False)
+        # What stands for missing is no number either, and becomes null with the rest that was checked.
+        made[column] = text.cast(pl.Float64, strict=False).fill_nan(None)
     return made
 
 
@@ -91,8 +93,8 @@ def keyed(
     frame = collect(table.frame.select(pl.col(PLACE), *keys, *made), table)
     if frame.is_empty():
         raise ValueError(f"{table.path}: the file has a header but no row of data. Give one row a date.")
-    # The streaming engine promises no order.
-    return frame.sort(PLACE)
+    # The streaming engine promises no order, but mostly keeps it.
+    return frame if frame[PLACE].is_sorted() else frame.sort(PLACE)
 
 
 def _with_point(text: pl.Expr) -> pl.Expr:
@@ -102,8 +104,11 @@ def _with_point(text: pl.Expr) -> pl.Expr:
 
 
 def _broken(text: pl.Expr) -> pl.Expr:
-    """Return the first place of a cell that is neither empty nor a number."""
-    return pl.col(PLACE).filter(text.is_not_null() & text.cast(pl.Float64, strict=False).is_null()).min()
+    """Return the first place of a cell that is neither empty nor missing nor a number."""
+    unread = text.is_not_null() & text.cast(pl.Float64, strict=False).is_null()
+    # Few cells are left to be compared with words.
+    missing = text.filter(unread).str.to_lowercase().is_in(MISSING)
+    return pl.col(PLACE).filter(unread).filter(~missing).min()
 
 
 def _refuse(table: Table, column: str, place: int) -> None:

@@ -164,13 +164,18 @@ def _without_letters(table: Table, coded: list[str]) -> dict[str, pl.Expr]:
 
 def _letters(table: Table, coded: list[str]) -> list[str]:
     """Count the letters that stand for missing returns."""
+    columns = list(_without_letters(table, coded))
+    if not columns:
+        return []
+    letters = [
+        pl.col(column).filter(pl.col(column).str.contains(LETTER)).value_counts() for column in columns
+    ]
+    found = collect(table.frame.select(counts.implode() for counts in letters), table)
     said = []
-    for column in _without_letters(table, coded):
-        letters = pl.col(column).filter(pl.col(column).str.contains(LETTER))
-        counts = collect(table.frame.select(letters.alias("letter")), table)["letter"].value_counts()
-        shown = [f"{count} {letter}" for letter, count in sorted(counts.iter_rows())]
-        if shown:
-            said.append(f"{column}: missing by letter ({', '.join(shown)})")
+    for column in columns:
+        counts = sorted((one[column], one["count"]) for one in found[column][0].to_list())
+        shown = ", ".join(f"{count} {letter}" for letter, count in counts)
+        said += [f"{column}: missing by letter ({shown})"] if shown else []
     return said
 
 
