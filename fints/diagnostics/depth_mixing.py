@@ -41,7 +41,7 @@ class DepthMixing:
         diagonal. NaN where no token has a value.
     composed : bool
         Whether M is composed from the scheme's mixing weights, and u_k is exactly the sum above.
-        Else it is that of `held_scale_mixing`, since the scheme norms its trunk.
+        Else it is that of `held_scale_mixing`, since the scheme norms its trunk or mixes within a source.
     """
 
     mean: Tensor
@@ -192,7 +192,8 @@ def summary(mixing: DepthMixing) -> list[str]:
         lines.append(f"Between tokens a weight varies by up to {spread:.2g} (standard deviation).")
     if not mixing.composed:
         lines.append(
-            "The trunk is normed: these are the weights with the scales of its norms held as they are."
+            "No source has one weight here (the trunk is normed, or parts of a source are mixed): these are "
+            "directional derivatives with the scales of the norms held as they are."
         )
     return lines
 

@@ -1,10 +1,11 @@
-"""The depth-mixing matrix of a scheme that norms its trunk, with the norms' scales held as they are.
+"""The depth-mixing matrix of a scheme that is no sum of its sources, with its norms' scales held.
 
 Shapes: B batch, T tokens, D width, L sublayers.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,14 @@ from torch.overrides import TorchFunctionMode
 
 from fints.residual import Residual
 
-__all__ = ["held_scale_mixing"]
+__all__ = ["HeldScales", "held_scale_mixing"]
+
+# Of a factor, for a central difference in double precision: exact but for rounding where u_k is affine.
+DIFFERENCE = 1e-3
 
 
 def held_scale_mixing(residual: Residual[Any], x: Tensor, outputs: Sequence[Tensor]) -> Tensor:
-    r"""Return what stands for M where the trunk is normed: its directional derivatives.
+    """Return what stands for M where u_k is no sum of weighted sources: its directional derivatives.
 
     With the branches' outputs v_1 ... v_L held fixed, and the scale (the standard deviation, or root
     mean square) that each norm divides a token by, and c_j a factor on v_j, 1 in the network as it is::
@@ -36,6 +40,9 @@ def held_scale_mixing(residual: Residual[Any], x: Tensor, outputs: Sequence[Tens
     The scales are held because without that M says nothing: a norm undoes every change along the
     vector it divides, so the source that the trunk consists of would have a weight near 0.
 
+    Derivatives are central differences on a double-precision copy of the scheme: they ask nothing of
+    how its steps are written.
+
     Parameters
     ----------
     residual
@@ -51,20 +58,25 @@ def held_scale_mixing(residual: Residual[Any], x: Tensor, outputs: Sequence[Tens
         (B, T, L + 1, L + 1) on the CPU in double precision, [reader, source]; the last reader is the
         read-out. NaN in the column of a source that is zero at a token.
     """
-    given = [x.detach(), *(output.detach() for output in outputs)]
-    sources = [residual.merge(residual.open(given[0]), 0).detach(), *given[1:]]
-    with torch.enable_grad(), _HeldScales():
-        factors = x.new_ones(len(given)).requires_grad_()
-        read = _inputs(residual, given, factors)
-        # Forward mode by two backward ones: the gradient by c is linear in what it is weighted with,
-        # so its derivative by that weighting is d u / d c. (torch.func.jvp warns of its own making.)
-        weighting = torch.zeros_like(read, requires_grad=True)
-        (gradient,) = torch.autograd.grad(read, factors, weighting, create_graph=True)
-        columns = []
+    own = copy.deepcopy(residual).cpu().double()
+    given = [tensor.detach().cpu().double() for tensor in (x, *outputs)]
+    sources = [own.merge(own.open(given[0]), 0), *given[1:]]
+    held = HeldScales()
+    ones = torch.ones(len(given), dtype=torch.float64)
+    columns = []
+    with torch.no_grad():
+        with held:
+            _inputs(own, given, ones)
         for number, source in enumerate(sources):
-            (change,) = torch.autograd.grad(gradient[number], weighting, retain_graph=True)
-            along = (change * source.unsqueeze(-2)).sum(-1).cpu().double()
-            columns.append(along / source.square().sum(-1).cpu().double().unsqueeze(-1))
+            ends = []
+            for sign in (1.0, -1.0):
+                factors = ones.clone()
+                factors[number] += sign * DIFFERENCE
+                with held:
+                    ends.append(_inputs(own, given, factors))
+            change = (ends[0] - ends[1]) / (2 * DIFFERENCE)
+            along = (change * source.unsqueeze(-2)).sum(-1)
+            columns.append(along / source.square().sum(-1, keepdim=True))
     # Above the diagonal 0 / 0 is 0: nothing reads what is yet to come.
     return torch.stack(columns, dim=-1).tril()
 
@@ -80,8 +92,26 @@ def _inputs(residual: Residual[Any], given: Sequence[Tensor], factors: Tensor) -
     return torch.stack([*read, residual.merge(state, len(read))], dim=-2)
 
 
-class _HeldScales(TorchFunctionMode):
-    """Inside, a norm divides by its scale as by a constant."""
+class HeldScales(TorchFunctionMode):
+    """Inside for the first time, a norm's scale is written down; from then on it divides by that scale.
+
+    So are tensors that are detached. Both must be called in the same order each time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scales: list[Tensor] = []
+        self._recorded = False
+        self._place = 0
+
+    def __enter__(self) -> HeldScales:
+        self._place = 0
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._recorded = True
 
     def __torch_function__(
         self,
@@ -90,36 +120,45 @@ class _HeldScales(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        held: dict[Callable[..., Any], Callable[..., Any]] = {
-            F.layer_norm: _layer_norm,
-            F.rms_norm: _rms_norm,
+        own: dict[Callable[..., Any], Callable[..., Any]] = {
+            F.layer_norm: self._layer_norm,
+            F.rms_norm: self._rms_norm,
+            # What a scheme detaches (the scale of a window) is a constant of its derivatives.
+            Tensor.detach: lambda tensor: self._held(tensor.detach()),
         }
-        return held.get(func, func)(*args, **(kwargs or {}))
+        return own.get(func, func)(*args, **(kwargs or {}))
 
+    def _held(self, scale: Tensor) -> Tensor:
+        """Return what was written down at this place, or write this down."""
+        if not self._recorded:
+            self._scales.append(scale)
+        self._place += 1
+        return self._scales[self._place - 1]
 
-def _layer_norm(
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
-    axes = tuple(range(-len(normalized_shape), 0))
-    centred = input - input.mean(axes, keepdim=True)
-    variance = centred.square().mean(axes, keepdim=True).detach()
-    return _affine(centred * (variance + eps).rsqrt(), weight, bias)
+    def _layer_norm(
+        self,
+        input: Tensor,
+        normalized_shape: Sequence[int],
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        axes = tuple(range(-len(normalized_shape), 0))
+        centred = input - input.mean(axes, keepdim=True)
+        inverse = self._held((centred.square().mean(axes, keepdim=True) + eps).rsqrt())
+        return _affine(centred * inverse, weight, bias)
 
-
-def _rms_norm(
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Tensor:
-    axes = tuple(range(-len(normalized_shape), 0))
-    square = input.square().mean(axes, keepdim=True).detach()
-    added = torch.finfo(input.dtype).eps if eps is None else eps
-    return _affine(input * (square + added).rsqrt(), weight, None)
+    def _rms_norm(
+        self,
+        input: Tensor,
+        normalized_shape: Sequence[int],
+        weight: Tensor | None = None,
+        eps: float | None = None,
+    ) -> Tensor:
+        axes = tuple(range(-len(normalized_shape), 0))
+        added = torch.finfo(input.dtype).eps if eps is None else eps
+        inverse = self._held((input.square().mean(axes, keepdim=True) + added).rsqrt())
+        return _affine(input * inverse, weight, None)
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

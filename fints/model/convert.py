@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fints.config import ModelConfig
 from fints.model.transformer import Transformer, build
-from fints.residual import RESIDUALS, build_residual
+from fints.residual import RESIDUALS, ByDepth, build_residual
 
 __all__ = ["convert", "largest_difference"]
 
@@ -78,7 +78,7 @@ def convert(
         If no exact conversion exists, with the reason, or `to` or an option is unknown.
     """
     # Refuses an unknown name or option with the known ones.
-    build_residual(to, options, width=config.width, num_sublayers=2)
+    build_residual(to, options, width=config.width, num_sublayers=2 * config.depth)
     route = _route(config.residual, to)
     precision = next(model.parameters()).dtype
     # In double precision throughout, so that what is found to differ is no rounding of a folded gain.
@@ -166,6 +166,21 @@ def _copy_shared(source: Transformer, target: Transformer) -> None:
     target.residual.load_state_dict(shared, strict=False)
 
 
+def _copy_into_parts(source: Transformer, target: Transformer) -> None:
+    """Copy each norm into the part of the mixture that holds its sublayer."""
+    mixture = target.residual
+    assert isinstance(mixture, ByDepth)
+    given = source.residual.state_dict()
+    for start, part in zip(mixture.starts, mixture.parts, strict=True):
+        for name, parameter in part.named_parameters():
+            kind, _, rest = name.partition(".")
+            if kind == "norms":
+                layer, _, which = rest.partition(".")
+                parameter.copy_(given[f"norms.{start + int(layer)}.{which}"])
+            elif kind == "final_norm":
+                parameter.copy_(given[name])
+
+
 def _fold_depth(source: Transformer, target: Transformer) -> None:
     """Give the norms of block l what the scaling by 1 / sqrt(l) takes away."""
     _scale_norms(source, target, 0.5)
@@ -220,6 +235,7 @@ CONVERSIONS: dict[tuple[str, str], Conversion] = {
         for name, scheme in RESIDUALS.items()
         if scheme.equals_pre_norm_at_start and name != "pre_norm"
     },
+    ("pre_norm", "by_depth"): _copy_into_parts,
     ("pre_norm", "layer_norm_scaling"): _fold_depth,
     ("layer_norm_scaling", "pre_norm"): _unfold_depth,
     ("pre_norm", "layer_scale"): _unit_factor,
@@ -249,7 +265,10 @@ _WHY_NOT_TO = {
     "state_attention": "it averages the states between sublayers, in which early outputs count more often",
 }
 
-_HINTS = {"re_zero": "Give branch_norm=pre: without norms it is another function."}
+_HINTS = {
+    "re_zero": "Give branch_norm=pre: without norms it is another function.",
+    "by_depth": "Give segments that each equal Pre-Norm when fresh.",
+}
 
 
 def _why_not_from(source: str) -> str:

@@ -88,7 +88,10 @@ def mixing(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         "the weights that forecast."
     )
     if held:
-        caption += " Where the trunk is normed: weights with the scales of its norms held as they are."
+        caption += (
+            " Where no source has one weight, as on a normed trunk: directional derivatives with the scales "
+            "of the norms held as they are."
+        )
     if len(found) > len(shown):
         caption += f" {len(found) - len(shown)} more arms are in `mixing.parquet`."
     return canvas, Figure(
