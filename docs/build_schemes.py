@@ -32,9 +32,9 @@ WIDTH, SUBLAYERS = 64, 24
 def table(measured: Mapping[str, Any] | None) -> str:
     """Return the table in Markdown; `measured` is what `benchmarks/schemes.py --json` printed."""
     lines = [
-        "| name | one sublayer | parameters beyond Pre-Norm's | count | at the start | step time "
+        "| name | one sublayer | parameters beyond Pre-Norm's | count | at the start | plain | compiled "
         "| defined in | file |",
-        "|---|---|---|---:|---|---:|---|---|",
+        "|---|---|---|---:|---|---:|---:|---|---|",
     ]
     for name, scheme in RESIDUALS.items():
         source = inspect.getsourcefile(scheme)
@@ -47,19 +47,13 @@ def table(measured: Mapping[str, Any] | None) -> str:
             scheme.parameter_formula,
             f"{scheme.extra_parameters(WIDTH, SUBLAYERS, norm='layer_norm'):,}",
             "Pre-Norm itself" if name == "pre_norm" else start,
-            _ratio(name, measured),
+            *(_ratio(f"{name}, {mode}", measured) for mode in ("plain", "compiled")),
             scheme.paper,
             f"[{Path(file).name}](../{file})",
         )
         # A bar ends a cell, in code too.
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    if measured is None:
-        lines += ["", "Step times have not been measured yet."]
-    else:
-        lines += [
-            "",
-            f"Step time: median ratio to Pre-Norm's, {measured['what']}, by `{measured['command']}`.",
-        ]
+    lines += ["", "Step times have not been measured yet." if measured is None else _how(measured)]
     return "\n".join(lines)
 
 
@@ -78,9 +72,20 @@ def stored(path: Path = MEASURED) -> dict[str, Any] | None:
     return found
 
 
-def _ratio(name: str, measured: Mapping[str, Any] | None) -> str:
-    row = (measured or {"schemes": {}})["schemes"].get(name)
-    return "–" if row is None else f"{row['ratio']:.2f}"
+def _ratio(arm: str, measured: Mapping[str, Any] | None) -> str:
+    """Return the ratio of one arm of the benchmark, or a dash."""
+    found = [row["time"] for row in (measured or {"rows": []})["rows"] if row["arm"] == arm]
+    return f"{found[0]:.2f}" if found else "–"
+
+
+def _how(measured: Mapping[str, Any]) -> str:
+    """Say at which sizes, where and by what the ratios were measured."""
+    size = measured["sizes"]
+    sizes = f"{size['depth']} blocks, D {size['width']}, n {size['streams']}, B {size['batch']}, T {size['tokens']}"
+    return (
+        f"Plain, compiled: median time of a training step over that of {measured['reference']}, at {sizes}, "
+        f"on {measured['machine']}, by `{measured['command']}`."
+    )
 
 
 def main() -> int:

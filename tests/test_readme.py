@@ -130,27 +130,35 @@ def test_every_scheme_stands_in_the_readme_and_the_table_as_the_code_has_it(name
     assert f"`{name}`" in README
     table = (ROOT / "docs" / "schemes.md").read_text(encoding="utf-8").split("<!--")[1]
     (row,) = [line for line in table.splitlines() if line.startswith(f"| `{name}` |")]
-    # A bar inside a cell is escaped, so a row splits into its eight cells.
+    # A bar inside a cell is escaped, so a row splits into its nine cells.
     cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-    _, equation, formula, count, start, ratio, paper, file = cells
+    _, equation, formula, count, start, *ratios, paper, file = cells
     assert equation == f"`{scheme.equation}`"
     assert formula == scheme.parameter_formula
     assert count == f"{scheme.extra_parameters(64, 24, norm='layer_norm'):,}"
     assert (start != "another function") == scheme.equals_pre_norm_at_start
     assert paper == scheme.paper
     assert f"class {scheme.__name__}" in (ROOT / "docs" / file.split("(")[1].rstrip(")")).read_text("utf-8")
-    assert re.fullmatch(r"–|\d+\.\d\d", ratio)
+    assert len(ratios) == 2
+    assert all(re.fullmatch(r"–|\d+\.\d\d", ratio) for ratio in ratios)
 
 
 def test_the_table_of_schemes_is_what_its_command_writes(capsys: pytest.CaptureFixture[str]) -> None:
     build = runpy.run_path(str(ROOT / "docs" / "build_schemes.py"))
     text = (ROOT / "docs" / "schemes.md").read_text(encoding="utf-8")
     assert build["page"](text, build["stored"]()) == text, "run: python docs/build_schemes.py"
-    measured = {"what": "16 blocks", "command": "it", "schemes": {"post_norm": {"ratio": 1.2345}}}
+    measured = {
+        "sizes": {"depth": 16, "width": 64, "streams": 4, "batch": 64, "tokens": 32},
+        "reference": "pre_norm, plain",
+        "machine": "a machine",
+        "command": "it",
+        "rows": [{"arm": "post_norm, plain", "time": 1.2345}, {"arm": "pre_norm, compiled", "time": 0.9}],
+    }
     table = build["table"](measured)
-    assert re.search(r"^\| `post_norm` .* \| 1\.23 \|", table, flags=re.MULTILINE)
-    assert re.search(r"^\| `pre_norm` .* \| – \|", table, flags=re.MULTILINE)
-    assert "16 blocks, by `it`" in table
+    assert re.search(r"^\| `post_norm` .* \| 1\.23 \| – \|", table, flags=re.MULTILINE)
+    assert re.search(r"^\| `pre_norm` .* \| – \| 0\.90 \|", table, flags=re.MULTILINE)
+    assert "over that of pre_norm, plain, at 16 blocks, D 64" in table
+    assert "on a machine, by `it`" in table
 
 
 def test_the_example_of_your_own_network_works_with_every_scheme() -> None:
