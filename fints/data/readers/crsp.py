@@ -123,8 +123,9 @@ def read_crsp(source: Text | Table, asking: Asking) -> Reading:
         )
     coded = [column for column, new in values.items() if new in ("ret", "retx", "dlret")]
     assert date is not None
-    frame = keyed(table, date, by_name["permno"], values, _without_letters(table, coded))
+    # Before the frame exists: a scan of a large file wants memory of its own.
     notes = _letters(table, coded)
+    frame = keyed(table, date, by_name["permno"], values, _without_letters(table, coded))
     frame, found_codes = _without_codes(frame)
     notes += found_codes
     frame, midpoints = _midpoints(table, frame, layout)
