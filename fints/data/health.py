@@ -107,7 +107,7 @@ def _jumps(traded: pl.DataFrame) -> list[Finding]:
 
 
 def split_suspects(traded: pl.DataFrame) -> pl.DataFrame:
-    """Return moves as large as a usual split, far outside the asset's own, that no day beside it takes back."""
+    """Return moves by the ratio of a split, far outside the asset's own, that no day beside takes back."""
     scale = pl.col("move").abs().median().over("asset")
     after = pl.col("move").shift(-1).over("asset").fill_null(0.0)
     before = pl.col("move").shift(1).over("asset").fill_null(0.0)
@@ -132,8 +132,7 @@ def _splits(traded: pl.DataFrame) -> list[Finding]:
             "warning",
             "split",
             f"{count(suspects.height, 'move')} by the ratio of a split, first {moves(suspects)}: "
-            "unadjusted? "
-            "Compare with another source; nothing is repaired.",
+            "unadjusted? Compare with another source; nothing is repaired.",
         )
     ]
 
@@ -184,9 +183,8 @@ def _stale(traded: pl.DataFrame) -> list[Finding]:
                 "warning",
                 "stale",
                 f"{count(runs.height, 'run')} of {STALE_RUN} or more exact zero returns, longest "
-                f"{first['length']} for "
-                f"{first['asset']} from {first['date']}: forward-filled holidays or halts? Leave such days "
-                "out.",
+                f"{first['length']} for {first['asset']} from {first['date']}: forward-filled holidays or "
+                "halts? Leave such days out.",
             )
         )
     if share > 0:
@@ -208,8 +206,7 @@ def _live_bar(panel: Panel) -> list[Finding]:
             "warning",
             "live_bar",
             f"the last date, {panel.dates[-1]}, repeats the one before it in every number: a live bar? "
-            "Leave it out "
-            "(drop_live_bar).",
+            "Leave it out (drop_live_bar).",
         )
     ]
 
@@ -239,8 +236,7 @@ def _ticks(traded: pl.DataFrame) -> list[Finding]:
             "warning",
             "rounding",
             f"{count(len(coarse), 'asset')} with days on which the last decimal is worth more than "
-            f"{COARSE_TICK * 1e4:.0f} bp, "
-            f"most {worst[1]} ({worst[0]:.0%} of its days, {worst[2]} decimals, up to {worst[3] * 1e4:.0f} "
-            "bp): rounding fakes reversal. Start later or find finer prices.",
+            f"{COARSE_TICK * 1e4:.0f} bp, most {worst[1]} ({worst[0]:.0%} of its days, {worst[2]} decimals, "
+            f"up to {worst[3] * 1e4:.0f} bp): rounding fakes reversal. Start later or find finer prices.",
         )
     ]

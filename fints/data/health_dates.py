@@ -51,10 +51,8 @@ def dependence(traded: pl.DataFrame) -> list[Finding]:
                 "warning",
                 "autocorrelation",
                 f"moves follow the move before them with correlation {rho:+.3f} "
-                f"({abs(rho) / max(error, 1e-9):.1f} standard errors by dates): a "
-                "forecast "
-                f"from the last move alone has R2 of about {rho**2:.2%}. Stale, rounded or averaged prices "
-                "do this; "
+                f"({abs(rho) / max(error, 1e-9):.1f} standard errors by dates): a forecast from the last "
+                f"move alone has R2 of about {rho**2:.2%}. Stale, rounded or averaged prices do this; "
                 "compare with AR(1) before you call it alpha.",
             )
         )
@@ -100,8 +98,7 @@ def filled_holidays(traded: pl.DataFrame) -> list[Finding]:
             "warning",
             "filled_holidays",
             f"{count(still.height, 'date')} on which every asset repeats its last price, first {shown}: "
-            "filled-in "
-            "holidays? Leave them out (drop_filled_holidays).",
+            "filled-in holidays? Leave them out (drop_filled_holidays).",
         )
     ]
 
@@ -117,8 +114,7 @@ def survivorship(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
             "warning",
             "survivorship",
             f"none of {last.height} assets ends before the panel does, in {days / 365.25:.0f} years: chosen "
-            "among "
-            "survivors? Arms can be compared; the level of a return or of alpha means nothing.",
+            "among survivors? Arms can be compared; the level of a return or of alpha means nothing.",
         )
     ]
 
@@ -140,8 +136,8 @@ def gaps(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
                 "note",
                 "missing_days",
                 f"{count(int(holes['lost'].sum()), 'asset-day')} missing inside listings, longest "
-                f"{longest['lost']} days of "
-                f"{longest['asset']} before {longest['date']}: kept as missing, never filled.",
+                f"{longest['lost']} days of {longest['asset']} before {longest['date']}: kept as missing, "
+                "never filled.",
             )
         )
     steps = panel.dates.diff().dt.total_days().drop_nulls()

@@ -54,8 +54,7 @@ def import_file(
     if not NAME.fullmatch(name):
         raise ValueError(
             "a dataset's name is up to 100 letters, digits, '.', '-' and '_', the first a letter or digit; "
-            "got "
-            f"{name!r}."
+            f"got {name!r}."
         )
     if is_dataset(name) and not replace:
         raise ValueError(

@@ -65,8 +65,8 @@ def open_reading(path: Path, asking: Asking) -> Reading:
         if asking.layout in ("auto", "qlib") and recognises_qlib(path):
             return repair(_whole(path, read_qlib(path, asking), asking), asking.repairs)
         raise ValueError(
-            f"{path}: there is no such file (it is a folder"
-            f"{', and none of qlib: it needs calendars/ and features/' if asking.layout == 'qlib' else ''})."
+            f"{path}: there is no such file (it is a "
+            f"folder{', and none of qlib: it needs calendars/ and features/' if asking.layout == 'qlib' else ''})."
         )
     if asking.layout == "qlib":
         raise ValueError(

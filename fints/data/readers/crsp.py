@@ -101,14 +101,12 @@ def read_crsp(source: Text | Table, asking: Asking) -> Reading:
     if layout.total not in by_name:
         raise ValueError(
             f"{table.path}: needs {layout.total.upper()}, the return with dividends; PRC alone jumps at "
-            "splits. "
-            "Add it to the query."
+            "splits. Add it to the query."
         )
     if layout is not OLD and "dlret" in by_name:
         raise ValueError(
             f"{table.path}: has {by_name['dlret']!r} beside {by_name[layout.total]!r}, which holds it "
-            "already. "
-            "Drop the former (drop)."
+            "already. Drop the former (drop)."
         )
     names = {layout.total: "ret", layout.price: "prc"} | dict(layout.others)
     names |= {name: name for name in SHARED}
@@ -118,8 +116,7 @@ def read_crsp(source: Text | Table, asking: Asking) -> Reading:
     if asking.price is not None and asking.price.casefold() not in (layout.total, "ret"):
         raise ValueError(
             f"{table.path}: CRSP's price is built from {layout.total.upper()}; got price={asking.price!r}. "
-            "To "
-            "read other columns, name the layout 'long'."
+            "To read other columns, name the layout 'long'."
         )
     coded = [column for column, new in values.items() if new in ("ret", "retx", "dlret")]
     assert date is not None
@@ -145,8 +142,7 @@ def read_crsp(source: Text | Table, asking: Asking) -> Reading:
         unit=table.unit,
         layout="crsp",
         recognised=f"{table.style}: CRSP, {layout.title}, {count} PERMNO{'' if count == 1 else 's'}, "
-        "price grown "
-        f"by {by_name[layout.total]!r}, dates in {date!r} ({date_format})",
+        f"price grown by {by_name[layout.total]!r}, dates in {date!r} ({date_format})",
         price="ret",
         returns="simple",
         notes=notes,
@@ -232,8 +228,7 @@ def _with_delistings(
         row = again.row(0, named=True)
         raise ValueError(
             f"{table.path}: {table.unit} {row[PLACE]} (asset {row['asset']}): DLRET is {row['dlret']:g} for "
-            "the "
-            "second time; it belongs on the row of the delisting alone. Clear it elsewhere."
+            "the second time; it belongs on the row of the delisting alone. Clear it elsewhere."
         )
     if "dlstcd" in frame.columns:
         performance = (pl.col("dlstcd") == 500) | pl.col("dlstcd").is_between(520, 584)

@@ -94,8 +94,7 @@ def read_french(text: Text, asking: Asking) -> Reading:
             place = int(broken[0])
             raise ValueError(
                 f"{path}: line {cells[PLACE][place]}, column {name!r}: {column[place]!r} is not a number. "
-                "Correct it, "
-                "or write -99.99 if it is missing."
+                "Correct it, or write -99.99 if it is missing."
             )
     dates, date_format = parse_periods(path, cells["date"], cells[PLACE], "line")
     later = (dates.diff().dt.total_days() <= 0).fill_null(False).arg_true()
@@ -151,8 +150,8 @@ def _blocks(text: Text) -> list[_Block]:
         elif ROW.match(line):
             if block is None:
                 raise ValueError(
-                    f"{text.path}: line {number} is a row ({line.strip()[:40]!r}) without a header above it. "
-                    "Put the names of the columns back."
+                    f"{text.path}: line {number} is a row ({line.strip()[:40]!r}) without a header above "
+                    "it. Put the names of the columns back."
                 )
             block.rows.append((number, _cells(text, number, line, block)))
         elif not line.strip():
@@ -167,8 +166,7 @@ def _blocks(text: Text) -> list[_Block]:
     if not blocks:
         raise ValueError(
             f"{text.path}: has no block of a header with an empty first cell and rows YYYYMM below it. Is "
-            "it a "
-            "file of Kenneth French's library?"
+            "it a file of Kenneth French's library?"
         )
     return blocks
 
@@ -198,8 +196,7 @@ def _cells(text: Text, number: int, line: str, block: _Block) -> list[str]:
     if len(cells) != len(block.names) + 1:
         raise ValueError(
             f"{text.path}: line {number} has {len(cells)} cells, its header has {len(block.names) + 1}. "
-            "Complete "
-            "or delete it; if it is the last line, the file was cut short."
+            "Complete or delete it; if it is the last line, the file was cut short."
         )
     return cells
 
@@ -211,8 +208,7 @@ def _check_prose(text: Text, number: int, line: str, blocks: list[_Block]) -> No
     if blocks and len(cells) > 1 and numbers > 0 and 2 * numbers >= len(cells) - 1:
         raise ValueError(
             f"{text.path}: line {number} looks like a row but starts with {cells[0].strip()!r}, which is no "
-            "date "
-            "YYYYMM. Correct or delete it."
+            "date YYYYMM. Correct or delete it."
         )
 
 

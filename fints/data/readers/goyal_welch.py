@@ -28,8 +28,7 @@ ASSET = "SP500"
 THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
 LAGS = (
     "numbers are dated at the end of the period they describe; inflation, earnings and dividends were "
-    "published "
-    "later, so lag them before you forecast with them"
+    "published later, so lag them before you forecast with them"
 )
 
 
@@ -84,8 +83,7 @@ def read_goyal_welch(source: Text | Table, asking: Asking) -> Reading:
         unit=table.unit,
         layout="goyal_welch",
         recognised=f"{table.style}: Goyal and Welch, {'returns' if returns else 'price'} in {column!r}, "
-        "dates in "
-        f"{date!r} ({date_format})",
+        f"dates in {date!r} ({date_format})",
         price=price,
         returns=returns,
         notes=notes,

@@ -66,8 +66,7 @@ def read_qlib(folder: Path, asking: Asking) -> Reading:
         unit="calendar line",
         layout="qlib",
         recognised=f"folder of qlib: {len(frames)} instruments, {len(calendar)} dates by {frequency}, "
-        "price in "
-        f"{price!r}",
+        f"price in {price!r}",
         price=price,
         notes=notes,
     )
@@ -91,8 +90,8 @@ def _calendar(path: Path) -> pl.Series:
     if len(back):
         place = int(back[0])
         raise ValueError(
-            f"{path}: line {places[place]}: {lines[place][1]!r} does not follow {lines[place - 1][1]!r}. The "
-            "calendar must ascend."
+            f"{path}: line {places[place]}: {lines[place][1]!r} does not follow {lines[place - 1][1]!r}. "
+            "The calendar must ascend."
         )
     return days
 
@@ -123,8 +122,7 @@ def _instrument(path: Path, symbol: str, calendar: pl.Series, frequency: str, pr
     if price not in fields:
         raise ValueError(
             f"{path}: has no {price}.{frequency}.bin; there are {', '.join(fields) or 'no fields'}. Name "
-            "the price "
-            "with price=."
+            "the price with price=."
         )
     frame = pl.DataFrame({"date": calendar, "asset": symbol} | fields, nan_to_null=True)
     frame = frame.with_row_index(PLACE, offset=1).with_columns(pl.col(PLACE).cast(pl.Int64))
@@ -139,8 +137,7 @@ def _field(path: Path, num_dates: int) -> np.ndarray:
     if size < 4 or size % 4:
         raise ValueError(
             f"{path}: has {size} bytes; float32 numbers, the first a place in the calendar, need a multiple "
-            "of 4. The file "
-            "was cut short: dump it again."
+            "of 4. The file was cut short: dump it again."
         )
     if size > 4 * (num_dates + 1):
         raise ValueError(
@@ -152,8 +149,7 @@ def _field(path: Path, num_dates: int) -> np.ndarray:
     if not (start >= 0 and start == np.floor(start) and start + len(values) <= num_dates):
         raise ValueError(
             f"{path}: number 1 is {start:g}, the place of the first value in the calendar of {num_dates} "
-            "dates, with "
-            f"{len(values)} values to follow: they do not fit. Dump it again."
+            f"dates, with {len(values)} values to follow: they do not fit. Dump it again."
         )
     whole = np.full(num_dates, np.nan)
     whole[int(start) : int(start) + len(values)] = values

@@ -210,8 +210,8 @@ def _factors(reading: Reading, repairs: Repairs) -> Reading:
         number = frame.filter(meant).height
         if not number:
             raise ValueError(
-                f"{reading.path}: no row of asset {factor.asset!r} between {factor.first or 'the start'} and "
-                f"{factor.last or 'the end'} to multiply. Check the name and the dates."
+                f"{reading.path}: no row of asset {factor.asset!r} between {factor.first or 'the start'} "
+                f"and {factor.last or 'the end'} to multiply. Check the name and the dates."
             )
         frame = frame.with_columns(
             pl.when(meant).then(pl.col(column) * factor.factor).otherwise(pl.col(column)).alias(column)
@@ -284,8 +284,8 @@ def _drop_stale(reading: Reading, repairs: Repairs) -> Reading:
     frame = reading.placed.join(stale, on=["date", "asset", PLACE], how="anti", maintain_order="left")
     return reading.with_frame(
         frame,
-        f"{_count(stale.height, 'row')} left out in runs of {least} or more exact zero returns"
-        f"{_first(reading, stale)}",
+        f"{_count(stale.height, 'row')} left out in runs of {least} or more exact zero "
+        f"returns{_first(reading, stale)}",
     )
 
 

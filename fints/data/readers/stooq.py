@@ -108,8 +108,7 @@ def _check(table: Table) -> str:
         if wrong is not None:
             raise ValueError(
                 f"{table.path}: {table.unit} {wrong[PLACE]}: the period {wrong['value']!r} is not one of "
-                "whole "
-                f"days ({', '.join(PERIODS)}), the same in all rows. Download daily bars."
+                f"whole days ({', '.join(PERIODS)}), the same in all rows. Download daily bars."
             )
         period = PERIODS[first]
     if "<time>" in by_name:
@@ -123,7 +122,6 @@ def _check(table: Table) -> str:
         if inside.height:
             raise ValueError(
                 f"{table.path}: {table.unit} {inside[PLACE][0]}: the time {inside['t'][0]!r} lies within a "
-                "day. "
-                "A panel has one row a day: download daily bars."
+                "day. A panel has one row a day: download daily bars."
             )
     return period

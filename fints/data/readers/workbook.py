@@ -63,8 +63,8 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[str 
     twice = sorted({column for column in columns if column and columns.count(column) > 1})
     if twice:
         raise ValueError(
-            f"{path}: row {top} of sheet {name!r} names {', '.join(map(repr, twice))} "
-            "more than once. Keep one."
+            f"{path}: row {top} of sheet {name!r} names {', '.join(map(repr, twice))} more than once. Keep "
+            "one."
         )
     last = filled[-1][0]
     below = dict(filled[1:])
@@ -189,8 +189,8 @@ def _value(
         if value == "#N/A":
             return None
         raise ValueError(
-            f"{path}: row {row}, cell {cell.get('r', '?')}: holds {value}. Correct the formula or "
-            "clear the cell."
+            f"{path}: row {row}, cell {cell.get('r', '?')}: holds {value}. Correct the formula or clear the "
+            "cell."
         )
     if kind == "n" and int(cell.get("s", "0")) in dates:
         try:

@@ -229,7 +229,6 @@ def _without_live_stamp(
     if not asking.repairs.drop_live_bar:
         raise ValueError(
             f"{table.path}: {table.unit} {place}: the date {stamp!r} has a time of day, the others have "
-            "none: "
-            "the bar of an unfinished day? Leave it out (drop_live_bar)."
+            "none: the bar of an unfinished day? Leave it out (drop_live_bar)."
         )
     return frame.head(-1), (f"live bar left out: {table.unit} {place} ({stamp})",)
