@@ -64,10 +64,8 @@ def open_reading(path: Path, asking: Asking) -> Reading:
     if path.is_dir():
         if asking.layout in ("auto", "qlib") and recognises_qlib(path):
             return repair(_whole(path, read_qlib(path, asking), asking), asking.repairs)
-        raise ValueError(
-            f"{path}: there is no such file (it is a "
-            f"folder{', and none of qlib: it needs calendars/ and features/' if asking.layout == 'qlib' else ''})."
-        )
+        tail = ", and none of qlib: it needs calendars/ and features/" if asking.layout == "qlib" else ""
+        raise ValueError(f"{path}: there is no such file (it is a folder{tail}).")
     if asking.layout == "qlib":
         raise ValueError(
             f"{path}: qlib's store is a folder; name the one that holds calendars/ and features/."
