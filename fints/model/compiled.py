@@ -9,10 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fints.model.branches import CausalSelfAttention
+from fints.model.branches import CausalSelfAttention, FeedForward
 from fints.model.heads import Forecast
 from fints.model.native_branches import feed_forward, has_native_form
 from fints.model.regions import (
@@ -88,13 +89,11 @@ class CompiledPass:
             kernels()
         elif device == "cpu" and backend == "inductor":
             find_compiler()
-        uniform = isinstance(scheme, _UNIFORM) and network.value_residual == "none"
-        self.blocks = not self.native and uniform
-        structure = f"{network.branches[0]} {network.branches[1]}"
+        self.blocks = not self.native and isinstance(scheme, _UNIFORM) and network.value_residual == "none"
+        self.structure = f"{network.branches[0]} {network.branches[1]}"
         if self.blocks:
-            structure = f"{structure} {scheme} {sorted(vars(scheme))}"
-        region = partial(compiled_region, structure=structure, backend=backend or "inductor")
-        self.branch, self.attention, self.block = map(region, (branch_region, attention_region, block_region))
+            self.structure += f" {scheme} {_plain(scheme)}"
+        self.backend = backend or "inductor"
         self._views: list[Residual[Any]] = []
 
     def __call__(self, x: Tensor) -> Forecast:
@@ -119,27 +118,48 @@ class CompiledPass:
             scheme, number = self.network.residual, len(self.network.branches)
             self._views = [view_of(scheme, first, 2) for first in range(0, number, 2)]
         branches = tuple(self.network.branches[layer : layer + 2])
-        return self.block(self._views[layer // 2], branches, state), first_value
+        return self._region(block_region, state)(self._views[layer // 2], branches, state), first_value
+
+    def _region(self, function: Callable[..., Any], state: Any) -> Callable[..., Any]:
+        first = state if isinstance(state, Tensor) else state[0]
+        kind = first.device.type
+        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        mode = (self.network.training, torch.is_grad_enabled(), precision)
+        return compiled_region(
+            function, (self.structure, *mode, first.shape, first.dtype), backend=self.backend
+        )
 
     def _sublayer(self, state: Any, layer: int, first_value: Tensor | None) -> tuple[Any, Tensor | None]:
         branch = self.network.branches[layer]
         own: list[Tensor] = []
 
         def attend(u: Tensor) -> Tensor:
+            assert isinstance(branch, CausalSelfAttention)
             if self.native:
                 y, value = branch.attend(u, first_value)
             else:
-                y, value = self.attention(branch, u, first_value)
+                y, value = self._region(attention_region, u)(branch, u, first_value)
             own.append(value)
             return y
+
+        def run(u: Tensor) -> Tensor:
+            result: Tensor = self._region(branch_region, u)(branch, u)
+            return result
 
         call: Branch
         if self.network.value_residual != "none" and isinstance(branch, CausalSelfAttention):
             call = attend
-        elif self.native:
-            call = partial(feed_forward, branch) if has_native_form(branch) else branch
+        elif not self.native:
+            call = run
+        elif isinstance(branch, FeedForward) and has_native_form(branch):
+            call = partial(feed_forward, branch)
         else:
-            call = partial(self.branch, branch)
+            call = branch
         scheme = self.network.residual if self.fused is None else self.fused
         state = scheme.step(state, layer, call)
         return state, own[0] if own and layer == 0 else first_value
+
+
+def _plain(scheme: Residual[Any]) -> dict[str, Any]:
+    """Return the options that a scheme keeps as plain values."""
+    return {name: value for name, value in sorted(vars(scheme).items()) if not name.startswith("_")}

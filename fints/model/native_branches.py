@@ -17,11 +17,10 @@ from fints.residual.native import LANES, address, kernels
 __all__ = ["feed_forward", "has_native_form"]
 
 
-def has_native_form(branch: nn.Module) -> bool:
+def has_native_form(branch: FeedForward) -> bool:
     """Return whether `feed_forward` computes this branch."""
     return (
-        isinstance(branch, FeedForward)
-        and isinstance(branch.activation, nn.GELU)
+        isinstance(branch.activation, nn.GELU)
         and branch.activation.approximate == "none"
         and branch.hidden.out_features % LANES == 0
         and branch.hidden.weight.dtype == torch.float32

@@ -8,6 +8,7 @@ networks of that structure in the process. To compile a whole network takes time
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,45 +20,37 @@ from fints.residual import Residual, State
 
 __all__ = ["attention_region", "block_region", "branch_region", "compiled_region", "view_of"]
 
-# Structures whose code is kept; another one drops all of them, so that a process that fits many
-# networks one after another neither grows nor compiles the usual few again.
-MOST_STRUCTURES = 32
-# Variants of one structure: training and evaluation, with and without gradients, precisions, batch sizes.
-MOST_VARIANTS = 64
+# Regions whose code is kept. One more drops all of them, so that a process that fits many networks one
+# after another does not grow, yet compiles the usual few once.
+MOST_REGIONS = 64
 
 _regions: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
 
 def compiled_region(
-    function: Callable[..., Any], structure: str, *, backend: str | Callable[..., Any]
+    function: Callable[..., Any], use: tuple[Any, ...], *, backend: str | Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return `function` compiled, the same object for the same structure.
+    """Return `function` compiled, the same object for the same use.
 
     Parameters
     ----------
     function
         A region, of this file.
-    structure
-        What tells networks apart whose regions must not share code.
+    use
+        All that the code may depend on: structure of the modules, mode, shapes, precision.
     backend
         Of torch.compile.
     """
-    key = (function, structure, backend)
+    key = (function, use, backend)
     if key not in _regions:
-        if len(_regions) >= MOST_STRUCTURES:
+        if len(_regions) >= MOST_REGIONS:
             _regions.clear()
             torch.compiler.reset()
-        # Dropout then draws what it draws without a compiler, in every arm of a study.
+        # torch keeps compiled code by code object and stops at eight variants of one: each use has its own.
+        own = types.FunctionType(function.__code__.replace(), function.__globals__)
+        # Dropout then draws what it draws without a compiler, so that all arms of a study draw the same.
         options: dict[str, Any] | None = {"fallback_random": True} if backend == "inductor" else None
-        _regions[key] = torch.compile(
-            function,
-            fullgraph=True,
-            dynamic=False,
-            backend=backend,
-            options=options,
-            recompile_limit=MOST_VARIANTS,
-            isolate_recompiles=True,
-        )
+        _regions[key] = torch.compile(own, fullgraph=True, dynamic=False, backend=backend, options=options)
     return _regions[key]
 
 

@@ -44,6 +44,11 @@ class Fused(ABC):
     def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return u (B, T, D), the weights of the next write, and the streams written."""
 
+    def fits(self) -> bool:
+        """Return whether the kernels are made for the scheme's sizes."""
+        width = self.scheme.final_norm.weight.shape[-1]
+        return width % LANES == 0 and self.scheme.num_streams <= MOST_STREAMS
+
     def open(self, x: Tensor) -> Pending:
         """Return n copies of x."""
         return Pending(copies(x, self.scheme.num_streams))
@@ -107,11 +112,10 @@ _FORMS: dict[type[Residual[Any]], type[Fused]] = {
 def fused(scheme: Residual[Any]) -> Fused | None:
     """Return the fused form of a scheme, or None where there is none for it or for its sizes."""
     form = _FORMS.get(type(scheme))
-    if form is None or scheme.num_streams > MOST_STREAMS:
+    if form is None:
         return None
     if isinstance(scheme, ManifoldHyperConnections) and scheme.mix != "sinkhorn":
         return None
-    parameters = list(scheme.parameters())
-    width = scheme.final_norm.weight.shape[-1]
-    fits = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
-    return form(scheme) if fits and width % LANES == 0 else None
+    fused_scheme = form(scheme)
+    fits = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in scheme.parameters())
+    return fused_scheme if fits and fused_scheme.fits() else None

@@ -114,8 +114,8 @@ def _build(compiler: str, library: Path) -> None:
         if done.returncode:
             raise ValueError(
                 f"{' '.join(command)} ended with code {done.returncode}: {done.stderr.strip()[-800:]}\n"
-                "It needs C++17, vector extensions and OpenMP, as g++ 9 and clang++ 12 with libomp have. Name "
-                "another compiler in CXX, or set training.compile = false."
+                "It needs C++17, vector extensions and OpenMP, as g++ 9 and clang++ 12 with libomp have. "
+                "Name another compiler in CXX, or set training.compile = false."
             )
         os.replace(fresh, library)
 

@@ -133,14 +133,14 @@ class _WriteAndRead(torch.autograd.Function):
         if du is None and more is None:
             return None, None, None, None
         more = _contiguous(more)
-        reads = read is not None and du is not None
+        read = None if du is None else read
+        dread = None if read is None else torch.empty_like(read)
         found = _Gradients(streams, y, weights, more)
-        dread = torch.empty_like(read) if reads else None
         kernels().fints_given_back(
             *_write(streams, y, weights),
-            address(read) if reads else None,
+            address(read),
             ctx.r_step,
-            address(du.contiguous()) if reads else None,
+            address(_contiguous(du)),
             address(more),
             *found.addresses(),
             address(dread),

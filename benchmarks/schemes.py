@@ -1,0 +1,224 @@
+"""Time, memory, parameters and operations of every residual scheme, as ratios to Pre-Norm.
+
+    python benchmarks/schemes.py
+    python benchmarks/schemes.py --schemes pre_norm dynamic_hyper_connections --depth 48 --json out.json
+    python benchmarks/schemes.py --packages ~/.cache/fints/benchmark-packages
+
+One step is forward, backward and AdamW on random windows. All networks live in one process and take
+turns, so that whatever else the machine does falls on all of them alike; a ratio is the median over
+rounds of (time of the arm / time of the reference in the same round), with the quartiles behind it. The
+reference is the faster of the two modes of Pre-Norm, plain and compiled (`training.compile`).
+
+Peak memory is the growth of the process from before a network is built until three steps are done,
+measured in a process of its own that gives freed memory back at once. Operations are those of matrix
+products in a plain step, forward and backward, by `torch.utils.flop_counter`: sums over streams that are
+no matrix product are not in it. "first" is the time of the first step, with what it has to compile,
+after the kernels of this machine have been built.
+
+With --packages FOLDER the public packages `hyper-connections` and `x-transformers` are installed into that
+folder (not into the environment) and measured too; without it they are skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from arms import PACKAGES, Arm, Sizes, arms_of, step_of
+from torch.utils.flop_counter import FlopCounterMode
+
+from fints.residual import RESIDUALS
+
+# What the packages import beyond torch and numpy; torch itself must stay the one that is measured.
+_WANTED = (*PACKAGES, "einops", "einx", "frozendict", "loguru", "torch-einops-utils")
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = _arguments()
+    torch.set_num_threads(arguments.threads)
+    sizes = Sizes.of(arguments)
+    packages = arguments.packages is not None and _install(arguments.packages)
+    arms = arms_of(arguments.schemes, packages=packages)
+    if arguments.memory_of is not None:
+        (arm,) = [arm for arm in arms if arm.name == arguments.memory_of]
+        print(json.dumps(_memory(arm, sizes)))
+        return
+    if not packages:
+        print(f"skipped: {' and '.join(PACKAGES)} (give --packages FOLDER to install and measure them)\n")
+    rows = [{"arm": arm.name, **_memory_apart(arm)} for arm in arms]
+    times = _interleaved(arms, sizes, arguments.rounds)
+    modes = [name for name in ("pre_norm, plain", "pre_norm, compiled") if name in times]
+    reference = min(modes, key=lambda name: statistics.median(times[name]))
+    base = next(row for row in rows if row["arm"] == reference)
+    for row in rows:
+        pairs = zip(times[row["arm"]], times[reference], strict=True)
+        ratios = [own / other for own, other in pairs]
+        row["milliseconds"] = 1e3 * statistics.median(times[row["arm"]])
+        row["time"] = statistics.median(ratios)
+        row["quartiles"] = statistics.quantiles(ratios, n=4)[::2] if len(ratios) > 1 else ratios * 2
+        for name in ("bytes", "parameters", "flops"):
+            row[f"{name}_ratio"] = row[name] / base[name]
+    rate = _matrix_rate(sizes, arguments.rounds)
+    share = base["flops"] / min(times[reference]) / rate
+    _print(rows, sizes, reference, rate, share, arguments)
+    if arguments.json:
+        table = {
+            "sizes": vars(sizes),
+            "reference": reference,
+            "matrix_rate": rate,
+            "share": share,
+            "rows": rows,
+        }
+        Path(arguments.json).write_text(json.dumps(table, indent=1) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    Sizes.add_arguments(parser)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--schemes", nargs="+", default=list(RESIDUALS), metavar="NAME")
+    parser.add_argument("--packages", type=Path, metavar="FOLDER")
+    parser.add_argument("--json", metavar="PATH")
+    parser.add_argument("--memory-of", metavar="ARM", help="measure one arm's memory, in this process")
+    arguments = parser.parse_args()
+    if "pre_norm" not in arguments.schemes:
+        arguments.schemes.insert(0, "pre_norm")
+    return arguments
+
+
+def _install(folder: Path) -> bool:
+    """Install the packages into `folder` if they are not there; return whether they can be imported."""
+    if not (folder / "x_transformers").is_dir():
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            str(folder),
+            *_WANTED,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"could not install {', '.join(PACKAGES)}: {done.stderr.strip().splitlines()[-1]}")
+            return False
+    sys.path.append(str(folder))
+    return True
+
+
+def _interleaved(arms: list[Arm], sizes: Sizes, rounds: int) -> dict[str, list[float]]:
+    steps = {arm.name: step_of(arm, sizes)[1] for arm in arms}
+    for step in steps.values():
+        step()
+        step()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - started)
+    return times
+
+
+def _memory_apart(arm: Arm) -> dict[str, Any]:
+    command = [sys.executable, __file__, *sys.argv[1:], "--memory-of", arm.name]
+    # Large blocks are mapped one by one and unmapped when freed: the peak is then what is in use.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _memory(arm: Arm, sizes: Sizes) -> dict[str, Any]:
+    # Imports and threads are not the network's.
+    _, tiny = step_of(arm, Sizes(depth=1, width=16, streams=sizes.streams, batch=1, tokens=4))
+    tiny()
+    before = _resident()
+    network, step = step_of(arm, sizes)
+    started = time.perf_counter()
+    step()
+    first = time.perf_counter() - started
+    step()
+    step()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    plain = Arm(arm.name, arm.build)
+    with FlopCounterMode(display=False) as counter:
+        step_of(plain, sizes)[1]()
+    return {
+        "bytes": peak - before,
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "flops": counter.get_total_flops(),
+        "first_seconds": first,
+    }
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def _matrix_rate(sizes: Sizes, rounds: int) -> float:
+    """Return operations a second of the matrix products of a block, at their own shapes, forward and back."""
+    rows, d = sizes.batch * sizes.tokens, sizes.width
+    heads, scores = sizes.batch * sizes.heads, (sizes.tokens, sizes.tokens)
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for a, b in ((d, 3 * d), (d, d), (d, 4 * d), (4 * d, d)):
+        shapes += [((rows, a), (a, b)), ((rows, b), (b, a)), ((b, rows), (rows, a))]
+    inner = (sizes.tokens, d // sizes.heads)
+    shapes += 3 * [((heads, *inner), (heads, *inner[::-1])), ((heads, *scores), (heads, *inner))]
+    pairs = [(torch.randn(left), torch.randn(right)) for left, right in shapes]
+    flops = sum(2 * left.numel() * right.shape[-1] for left, right in pairs)
+    best = float("inf")
+    for _ in range(2 * rounds):
+        started = time.perf_counter()
+        for left, right in pairs:
+            left @ right
+        best = min(best, time.perf_counter() - started)
+    return flops / best
+
+
+def _print(
+    rows: list[dict[str, Any]],
+    sizes: Sizes,
+    reference: str,
+    rate: float,
+    share: float,
+    arguments: argparse.Namespace,
+) -> None:
+    print(
+        f"{sizes.depth} blocks, D {sizes.width}, n {sizes.streams}, B {sizes.batch}, T {sizes.tokens}, "
+        f"float32, {arguments.threads} threads, {arguments.rounds} rounds, torch {torch.__version__}"
+    )
+    print(f"ratios to: {reference}\n")
+    print(
+        f"{'':<42} {'ms':>7} {'time':>5} {'quartiles':>12} {'memory':>6} {'param.':>6} {'prod.':>5} "
+        f"{'first':>6}"
+    )
+    for row in rows:
+        low, high = row["quartiles"]
+        print(
+            f"{row['arm']:<44} {row['milliseconds']:7.1f} {row['time']:5.2f} {low:4.2f} - {high:4.2f} "
+            f"{row['bytes_ratio']:6.2f} {row['parameters_ratio']:6.3f} {row['flops_ratio']:5.2f} "
+            f"{row['first_seconds']:5.1f}s"
+        )
+    print(
+        f"\nmatrix products at these shapes: {rate / 1e9:.0f} billion operations a second (best of "
+        f"{2 * arguments.rounds});\nthe reference's best step reaches {share:.2f} of that"
+    )
+
+
+if __name__ == "__main__":
+    main()
