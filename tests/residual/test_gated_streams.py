@@ -212,3 +212,12 @@ def test_gates_on_equal_copies_are_the_sum_of_n_sigmoids(network, x):
     read, carry, write = residual.mixing(x, 1)
     assert read[1, 2].item() == pytest.approx(sum(gates), abs=1e-12)
     assert (carry.item(), write.item()) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parameters_are_those_of_the_published_table(variant):
+    for num_streams, width, expected in [(2, 128, 260), (4, 64, 136), (4, 512, 1032), (8, 128, 272)]:
+        options = {"num_streams": num_streams, "variant": variant}
+        residual = build_residual(NAME, options, width=width, num_sublayers=3)
+        assert residual.extra_parameters(width, 1, norm="layer_norm", **options) == expected
+        assert sum(p.numel() for p in residual.parameters()) == 4 * 2 * width + 3 * expected
