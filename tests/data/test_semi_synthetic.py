@@ -89,6 +89,17 @@ def test_a_realised_oracle_is_near_the_r2_asked_for(real):
         assert made.realised_oracle_r2 == pytest.approx(0.05, abs=0.015)
 
 
+@pytest.mark.parametrize("signal_scale", ["constant", "proportional"])
+def test_late_listings_and_halts_leave_the_r2_as_asked_for(ragged, signal_scale):
+    realised = [
+        semi_synthetic(ragged(300, seed=s), r2=0.2, signal_scale=signal_scale, seed=s).realised_oracle_r2
+        for s in range(12)
+    ]
+    error = np.std(realised, ddof=1) / math.sqrt(12)
+    assert error < 0.012
+    assert abs(np.mean(realised) - 0.2) < 3 * error
+
+
 def test_autocorrelation_of_the_real_panel_is_gone_under_the_null(real):
     correlations = []
     for seed in range(20):
