@@ -160,9 +160,8 @@ class DenseFormer(Residual[tuple[Tensor, ...]]):
         block = (layer + 1) // 2
         if block % self.period:
             return None
-        return self.alpha[block // self.period - 1], list(
-            range(block % self.dilation, block + 1, self.dilation)
-        )
+        chosen = list(range(block % self.dilation, block + 1, self.dilation))
+        return self.alpha[block // self.period - 1], chosen
 
     def _over_all(self, averaged: tuple[Tensor, list[int]], count: int) -> Tensor:
         alpha, chosen = averaged
