@@ -65,7 +65,7 @@ def test_the_planted_signal_has_the_r2_it_says_and_is_the_best_forecast(parts, p
 @pytest.mark.slow
 def test_the_command_prints_its_tables_and_puts_them_into_a_document(parts, tmp_path, capsys):
     document = tmp_path / "page.md"
-    document.write_text("before\n<!-- calibration: begin -->\nold\n<!-- calibration: end -->\nafter\n")
+    document.write_text("before\n<!-- calibration: begin -->\nstale text\n<!-- calibration: end -->\nafter\n")
     options = ["--simulations", "2", "--dates", "240", "--long-dates", "240", "--assets", "4"]
     parts[0].main([*options, "--write", str(document)])
     printed, written = capsys.readouterr().out, document.read_text()
@@ -73,7 +73,7 @@ def test_the_command_prints_its_tables_and_puts_them_into_a_document(parts, tmp_
     for text in ("Clark-West, zero", "model confidence set", "rank IC, Newey-West with h - 1 lags"):
         assert text in printed
         assert text in written
-    assert "old" not in written
+    assert "stale text" not in written
     assert written.startswith("before\n")
     assert written.endswith("after\n")
     assert "Printed by `python benchmarks/calibration.py --simulations 2 --dates 240" in written
