@@ -80,8 +80,8 @@ def _ratio(arm: str, measured: Mapping[str, Any] | None) -> str:
 
 def _how(measured: Mapping[str, Any]) -> str:
     """Say at which sizes, where and by what the ratios were measured."""
-    size = measured["sizes"]
-    sizes = f"{size['depth']} blocks, D {size['width']}, n {size['streams']}, B {size['batch']}, T {size['tokens']}"
+    letters = {"depth": "blocks", "width": "D", "streams": "n", "batch": "B", "tokens": "T"}
+    sizes = ", ".join(f"{letter} {measured['sizes'][name]}" for name, letter in letters.items())
     return (
         f"Plain, compiled: median time of a training step over that of {measured['reference']}, at {sizes}, "
         f"on {measured['machine']}, by `{measured['command']}`."

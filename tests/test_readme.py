@@ -157,7 +157,7 @@ def test_the_table_of_schemes_is_what_its_command_writes(capsys: pytest.CaptureF
     table = build["table"](measured)
     assert re.search(r"^\| `post_norm` .* \| 1\.23 \| – \|", table, flags=re.MULTILINE)
     assert re.search(r"^\| `pre_norm` .* \| – \| 0\.90 \|", table, flags=re.MULTILINE)
-    assert "over that of pre_norm, plain, at 16 blocks, D 64" in table
+    assert "over that of pre_norm, plain, at blocks 16, D 64" in table
     assert "on a machine, by `it`" in table
 
 

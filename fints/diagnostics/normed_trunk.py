@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fints.residual import Residual
+from fints.residual import Residual, State
 
 __all__ = ["HeldScales", "held_scale_mixing"]
 
@@ -60,36 +60,50 @@ def held_scale_mixing(residual: Residual[Any], x: Tensor, outputs: Sequence[Tens
     """
     own = copy.deepcopy(residual).cpu().double()
     given = [tensor.detach().cpu().double() for tensor in (x, *outputs)]
-    sources = [own.merge(own.open(given[0]), 0), *given[1:]]
     held = HeldScales()
-    ones = torch.ones(len(given), dtype=torch.float64)
     columns = []
     with torch.no_grad():
         with held:
-            _inputs(own, given, ones)
+            start = own.open(given[0])
+            marks = [(start, held.place)]
+            for layer, output in enumerate(given[1:]):
+                own.read(marks[-1][0], layer)
+                state = _step(own, marks[-1][0], layer, output)
+                marks.append((state, held.place))
+            own.merge(marks[-1][0], len(outputs))
+        sources = [own.merge(start, 0), *given[1:]]
         for number, source in enumerate(sources):
             ends = []
-            for sign in (1.0, -1.0):
-                factors = ones.clone()
-                factors[number] += sign * DIFFERENCE
-                with held:
-                    ends.append(_inputs(own, given, factors))
+            for factor in (1 + DIFFERENCE, 1 - DIFFERENCE):
+                changed = given[number] * factor
+                # What was read before this source came is as it was.
+                if number == 0:
+                    with held:
+                        ends.append(_inputs(own, own.open(changed), 0, given))
+                else:
+                    before, place = marks[number - 1]
+                    with held.at(place):
+                        own.read(before, number - 1)
+                        state = _step(own, before, number - 1, changed)
+                        ends.append(_inputs(own, state, number, given))
             change = (ends[0] - ends[1]) / (2 * DIFFERENCE)
-            along = (change * source.unsqueeze(-2)).sum(-1)
-            columns.append(along / source.square().sum(-1, keepdim=True))
-    # Above the diagonal 0 / 0 is 0: nothing reads what is yet to come.
-    return torch.stack(columns, dim=-1).tril()
+            along = (change * source.unsqueeze(-2)).sum(-1) / source.square().sum(-1, keepdim=True)
+            columns.append(F.pad(along, (number, 0)))
+    return torch.stack(columns, dim=-1)
 
 
-def _inputs(residual: Residual[Any], given: Sequence[Tensor], factors: Tensor) -> Tensor:
-    """Return u_0 ... u_L (B, T, L + 1, D) with each source multiplied by its factor."""
-    state = residual.open(given[0] * factors[0])
+def _inputs(residual: Residual[Any], state: State, layer: int, given: Sequence[Tensor]) -> Tensor:
+    """Return u_k from k = `layer` on (B, T, L + 1 - layer, D), for the outputs in `given`."""
     read = []
-    for layer, output in enumerate(given[1:]):
-        read.append(residual.read(state, layer))
-        scaled = output * factors[layer + 1]
-        state = residual.step(state, layer, lambda _, scaled=scaled: scaled)  # type: ignore[misc]
-    return torch.stack([*read, residual.merge(state, len(read))], dim=-2)
+    for k in range(layer, len(given) - 1):
+        read.append(residual.read(state, k))
+        state = _step(residual, state, k, given[k + 1])
+    return torch.stack([*read, residual.merge(state, len(given) - 1)], dim=-2)
+
+
+def _step(residual: Residual[Any], state: State, layer: int, output: Tensor) -> State:
+    after: State = residual.step(state, layer, lambda _: output)
+    return after
 
 
 class HeldScales(TorchFunctionMode):
@@ -102,16 +116,17 @@ class HeldScales(TorchFunctionMode):
         super().__init__()
         self._scales: list[Tensor] = []
         self._recorded = False
-        self._place = 0
+        self.place = 0
 
-    def __enter__(self) -> HeldScales:
-        self._place = 0
-        super().__enter__()
+    def at(self, place: int) -> HeldScales:
+        """Begin with what was written down when `place` was this."""
+        self.place = place
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._recorded = True
+        self.place = 0
 
     def __torch_function__(
         self,
@@ -132,8 +147,8 @@ class HeldScales(TorchFunctionMode):
         """Return what was written down at this place, or write this down."""
         if not self._recorded:
             self._scales.append(scale)
-        self._place += 1
-        return self._scales[self._place - 1]
+        self.place += 1
+        return self._scales[self.place - 1]
 
     def _layer_norm(
         self,

@@ -29,7 +29,7 @@ __all__ = ["Cell", "read_result", "run_cell"]
 # A fit that takes about this long saves its state as it goes, so that a kill costs little.
 CHECKPOINT_FROM_SECONDS = 60.0
 # How many windows the depth-mixing matrix of a fit is a mean over; each has all its days.
-MIXING_WINDOWS = 16
+MIXING_WINDOWS = 8
 BASELINES = ("zero", "prevailing_mean", "ar1", "ridge")
 # Their expectation over one day is the planted signal in their own units.
 ORACLE_TARGETS = ("log_return", "volatility_scaled")
