@@ -101,7 +101,7 @@ def _without(table: Table, dropped: tuple[str, ...]) -> Table:
             f"{table.path}: no column {unknown[0]!r} to drop; got {', '.join(table.columns[:12])}."
         )
     kept = tuple(column for column in table.columns if column not in dropped)
-    return Table(table.path, table.frame.drop(dropped), kept, table.unit, table.style)
+    return Table(table.path, table.frame.drop(dropped), kept, table.unit, table.style, table.large)
 
 
 def _whole(path: Path, reading: Reading, asking: Asking) -> Reading:

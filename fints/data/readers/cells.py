@@ -57,9 +57,16 @@ def numbers(
                 text.str.contains(DECIMAL_COMMA).sum().alias(f"comma{place}"),
                 text.str.contains(DECIMAL_POINT).sum().alias(f"point{place}"),
                 _broken(_with_point(text)).alias(f"broken_comma{place}"),
+                pl.col(PLACE).filter(text.str.contains(DECIMAL_POINT)).min().alias(f"pointed{place}"),
             ]
     said = collect(table.frame.select(found), table).row(0, named=True)
     made = {column: pl.col(column) for column in columns}
+    if not commas and any(said[f"comma{place}"] for place in range(len(texts))):
+        # Beside decimal commas 1.000 may be a thousand.
+        for place, column in enumerate(texts):
+            if said[f"pointed{place}"] is not None and said[f"comma{place}"] <= said[f"point{place}"]:
+                broken = said[f"broken{place}"]
+                _refuse(table, column, said[f"pointed{place}"] if broken is None else broken)
     for place, (column, text) in enumerate(texts.items()):
         comma = not commas and said[f"comma{place}"] > said[f"point{place}"]
         broken = said[f"broken_comma{place}" if comma else f"broken{place}"]

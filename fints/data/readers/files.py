@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import polars as pl
 
@@ -25,6 +26,9 @@ PLACE = "\0place"
 # Text up to this size may be in any encoding and with any ends of line; larger files stay on disk.
 SMALL = 64 << 20
 HEAD = 1 << 16
+# Header rows, and a row of data below them.
+HEAD_LINES = 8
+MANY_COLUMNS = 300
 # First bytes of what cannot be read, and what to do about it.
 REFUSED = {
     b"\xd0\xcf\x11\xe0": ("an old Excel file (.xls)", "Save it as .xlsx or CSV"),
@@ -60,6 +64,8 @@ class Table:
         What `PLACE` counts: "line" (the header of a CSV is line 1) or "row".
     style : str
         What the file is, in words.
+    large : bool
+        The cells lie on disk, not in memory.
     """
 
     path: Path
@@ -67,6 +73,7 @@ class Table:
     columns: tuple[str, ...]
     unit: str
     style: str
+    large: bool = False
 
     @property
     def by_name(self) -> dict[str, str]:
@@ -160,7 +167,10 @@ class Text:
         values = tuple(column for column in columns if column)
         frame = cells.select(pl.col(PLACE).cast(pl.Int64), *kept)
         frame = frame.filter(~pl.all_horizontal(pl.col(*values).is_null()))
-        return Table(self.path, frame, values, "line", f"CSV separated by {SEPARATORS[separator]}")
+        large = isinstance(self.source, Path)
+        if not large:
+            frame = collect(frame, self).lazy()
+        return Table(self.path, frame, values, "line", f"CSV separated by {SEPARATORS[separator]}", large)
 
     def _check_widths(self, separator: str, width: int, start: int) -> None:
         """Refuse a line with more or fewer cells than the header: padding it would hide a cut-off file."""
@@ -213,7 +223,7 @@ def collect(frame: pl.LazyFrame, source: Text | Table) -> pl.DataFrame:
         If the file is not what its beginning promised.
     """
     try:
-        return frame.collect(engine="streaming")
+        return frame.collect(engine="streaming" if _large(source) else "in-memory")
     except BROKEN as error:
         said = _said(error)
         if isinstance(source, Text) and "utf" in said.lower():
@@ -221,6 +231,13 @@ def collect(frame: pl.LazyFrame, source: Text | Table) -> pl.DataFrame:
         raise ValueError(
             f"{source.path}: cannot be read as it stands ({said}). Check or write it again."
         ) from error
+
+
+def _large(source: Text | Table) -> bool:
+    """Tell whether a source is one for the streaming engine, which is slow to plan for many columns."""
+    if isinstance(source, Text):
+        return isinstance(source.source, Path)
+    return source.large and len(source.columns) <= MANY_COLUMNS
 
 
 def _said(error: BaseException) -> str:
@@ -298,18 +315,16 @@ def _with_places(path: Path, frame: pl.LazyFrame, columns: list[str], style: str
     texts = pl.col(pl.String).str.strip_chars().replace("", None)
     frame = frame.with_row_index(PLACE, offset=first).with_columns(pl.col(PLACE).cast(pl.Int64), texts)
     frame = frame.filter(~pl.all_horizontal(pl.col(*columns).is_null()))
-    return Table(path, frame, tuple(columns), "row", style)
+    return Table(path, frame, tuple(columns), "row", style, large=True)
 
 
 def _text(path: Path, source: Path | bytes) -> Text:
     if isinstance(source, bytes):
         source = _decoded(path, source)
-        start = source[:HEAD]
-        cut = len(source) > HEAD
+        start, cut = _start(io.BytesIO(source))
     else:
         with source.open("rb") as stream:
-            start = stream.read(HEAD)
-        cut = True
+            start, cut = _start(stream)
         start = start.removeprefix(b"\xef\xbb\xbf")
         if start[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\r" in start and b"\n" not in start):
             raise ValueError(
@@ -321,6 +336,14 @@ def _text(path: Path, source: Path | bytes) -> Text:
     if not any(line.strip() for line in head):
         raise ValueError(f"{path}: begins with {len(head)} empty lines. Delete them.")
     return Text(path, source, head)
+
+
+def _start(stream: BinaryIO) -> tuple[bytes, bool]:
+    """Return the beginning with some whole lines, however long they are, and whether more follows."""
+    start = stream.read(HEAD)
+    while start.count(b"\n") < HEAD_LINES and (more := stream.read(max(HEAD, len(start)))):
+        start += more
+    return start, bool(stream.read(1))
 
 
 def _decoded(path: Path, raw: bytes) -> bytes:

@@ -70,7 +70,7 @@ def one_header(text: Text) -> Table:
                     "the header. Name it or delete it."
                 )
         kept = tuple(name for name in table.columns if name not in spare)
-        table = Table(table.path, table.frame.drop(spare), kept, table.unit, table.style)
+        table = Table(table.path, table.frame.drop(spare), kept, table.unit, table.style, table.large)
     return table
 
 

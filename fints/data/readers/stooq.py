@@ -85,7 +85,10 @@ def read_stooq(source: Text | Table, asking: Asking) -> Reading:
 def _one_symbol(table: Table, asking: Asking) -> Reading:
     renamed = {column: POLISH[column.casefold()] for column in table.columns if column.casefold() in POLISH}
     names = tuple(renamed.get(column, column) for column in table.columns)
-    return read_plain(Table(table.path, table.frame.rename(renamed), names, table.unit, table.style), asking)
+    renamed_table = Table(
+        table.path, table.frame.rename(renamed), names, table.unit, table.style, table.large
+    )
+    return read_plain(renamed_table, asking)
 
 
 def _check(table: Table) -> str:

@@ -111,3 +111,19 @@ def test_pence_among_pounds_are_multiplied_only_in_the_rows_named(write: Write) 
     assert reading.repairs == ("VOD: open, close times 0.01 in 1 row, 2001-02-13 to 2001-02-13",)
     with pytest.raises(ValueError, match="no row of asset 'BP'"):
         read(path, repairs=Repairs(factors=(Factor("BP", 0.01),)))
+
+
+def test_a_point_beside_decimal_commas_may_be_a_thousand_and_is_refused(write: Write, rows: Rows) -> None:
+    path = write("Date;Name;Close;Volume\n13.02.2001;A;1,5;1.000\n14.02.2001;A;1,6;900\n")
+    with pytest.raises(
+        ValueError, match=r"line 2, column 'Volume': '1.000' is not a number.*one decimal sign"
+    ):
+        read(path)
+    plain = write("Date;Name;Close;Volume\n13.02.2001;A;1,5;1000\n14.02.2001;A;1,6;900\n")
+    assert rows(plain, "close", "Volume") == [("2001-02-13", 1.5, 1000.0), ("2001-02-14", 1.6, 900.0)]
+
+
+def test_a_header_of_any_length_is_read_whole(write: Write) -> None:
+    names = [f"{number:-^64}" for number in range(1_100)]
+    text = ",".join(["date", *names]) + "\n2001-02-13" + ",1" * len(names) + "\n"
+    assert len(read(write(text), layout="wide").assets) == 1_100
