@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from fints.model.branches import CausalSelfAttention, FeedForward
+from fints.model.checkpointing import passed_through
 from fints.model.heads import Forecast
 from fints.model.native_branches import feed_forward, has_native_form
 from fints.model.regions import (
@@ -101,14 +101,16 @@ class CompiledPass:
         network = self.network
         network.check_tokens(x)
         scheme = network.residual if self.fused is None else self.fused
-        state: Any = scheme.open(network.embedding(x))
-        first_value: Tensor | None = None
-        step = self._block if self.blocks else self._sublayer
-        for layer in range(0, len(network.branches), 2 if self.blocks else 1):
-            if network.activation_checkpointing:
-                state, first_value = checkpoint(step, state, layer, first_value, use_reentrant=False)
-            else:
-                state, first_value = step(state, layer, first_value)
+        embedded = network.embedding(x)
+        state: Any = scheme.open(embedded)
+        state = passed_through(
+            self._block if self.blocks else self._sublayer,
+            embedded,
+            state,
+            len(network.branches),
+            checkpointed=network.activation_checkpointing,
+            stride=2 if self.blocks else 1,
+        )
         result: Forecast = network.head(scheme.close(state, len(network.branches)))
         return result
 

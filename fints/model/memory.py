@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fints.config import ModelConfig
+from fints.model.checkpointing import segment_length, streams_of
 from fints.model.transformer import Transformer, build
 from fints.residual import Branch, State
 
@@ -31,7 +32,7 @@ def estimate_memory(
     formula: the network runs once on the meta device, which computes shapes only, and what autograd
     would keep is counted, each storage once, so the count is right for every residual scheme.
     Added is what lives for a moment in the backward pass, taken as the largest sublayer. With
-    checkpointing the states between sublayers are kept, and one sublayer at a time.
+    checkpointing the states between segments are kept, and one segment at a time.
 
     Under "bfloat16" what a branch keeps is counted at half its size, plus the cast weights; the
     trunk and the norms stay in float32.
@@ -49,19 +50,24 @@ def estimate_memory(
     kept = _Kept(network, branch_bytes)
     largest = 0.0
     with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
-        state: State = network.residual.open(network.embedding(x))
+        embedded = network.embedding(x)
+        state: State = network.residual.open(embedded)
         first_value: Tensor | None = None
-        for layer in range(len(network.branches)):
+        parts = (state,) if isinstance(state, Tensor) else state
+        number = len(network.branches)
+        segment = segment_length(streams_of(embedded, parts), number) if activation_checkpointing else 1
+        for start in range(0, number, segment):
             before = dict(kept.storages)
-            next_state, first_value = network.sublayer(state, layer, first_value, kept.watch)
+            entering = state
+            for layer in range(start, min(start + segment, number)):
+                state, first_value = network.sublayer(state, layer, first_value, kept.watch)
             largest = max(largest, kept.total() - sum(size for _, size in before.values()))
             if activation_checkpointing:
                 kept.storages = before
-                for tensor in (state,) if isinstance(state, Tensor) else state:
+                for tensor in (entering,) if isinstance(entering, Tensor) else entering:
                     kept.keep(tensor)
                 if first_value is not None:
                     kept.keep(first_value)
-            state = next_state
         network.head(network.residual.close(state, len(network.branches)))
     cast_weights = 2 * numbers if precision == "bfloat16" else 0
     return int(_BYTES_A_PARAMETER * numbers + cast_weights + kept.total() + largest)

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from fints.config import ModelConfig
 from fints.model.branches import CausalSelfAttention, FeedForward
+from fints.model.checkpointing import passed_through
 from fints.model.compiled import CompiledPass
 from fints.model.embedding import Embedding
 from fints.model.heads import HEADS, Forecast
@@ -78,8 +78,9 @@ class Transformer(nn.Module):
     Attributes
     ----------
     activation_checkpointing : bool
-        Whether a sublayer's activations are recomputed in the backward pass instead of kept. Does
-        not change a number; off in a traced pass, which keeps all of them anyway.
+        Whether activations are recomputed in the backward pass, some blocks at a time, instead of
+        kept (`fints.model.checkpointing`). Does not change a number; off in a traced pass, which keeps
+        all of them anyway.
 
     Raises
     ------
@@ -168,16 +169,17 @@ class Transformer(nn.Module):
             If T is larger than `context`.
         """
         self.check_tokens(x)
-        state = self.residual.open(self.embedding(x))
-        first_value: Tensor | None = None
-        for layer in range(len(self.branches)):
-            if trace is not None:
+        embedded = self.embedding(x)
+        state = self.residual.open(embedded)
+        number = len(self.branches)
+        if trace is None:
+            checkpointed = self.activation_checkpointing
+            state = passed_through(self.sublayer, embedded, state, number, checkpointed=checkpointed)
+        else:
+            first_value: Tensor | None = None
+            for layer in range(number):
                 watch = partial(trace.watch, self.residual, state, layer)
                 state, first_value = self.sublayer(state, layer, first_value, watch)
-            elif self.activation_checkpointing:
-                state, first_value = self._checkpointed(state, layer, first_value)
-            else:
-                state, first_value = self.sublayer(state, layer, first_value)
         z = self.residual.close(state, len(self.branches))
         if trace is not None:
             trace.final = z
@@ -226,22 +228,6 @@ class Transformer(nn.Module):
             call = attend
         state = self.residual.step(state, layer, call if watch is None else watch(call))
         return state, own[0] if own and layer == 0 else first_value
-
-    def _checkpointed(
-        self, state: State, layer: int, first_value: Tensor | None
-    ) -> tuple[State, Tensor | None]:
-        """Return `sublayer`, of which only what enters and leaves is kept.
-
-        The first values are an output of the region that recomputes them, so a later attention's
-        gradient reaches them through it. Tensors are passed one by one, where autograd sees them.
-        """
-        whole = isinstance(state, Tensor)
-
-        def region(first_value: Tensor | None, *parts: Tensor) -> tuple[State, Tensor | None]:
-            return self.sublayer(parts[0] if whole else parts, layer, first_value)
-
-        parts = (state,) if isinstance(state, Tensor) else state
-        return checkpoint(region, first_value, *parts, use_reentrant=False)
 
     def branch_calls(self) -> list[Branch]:
         """Return the branches as one pass calls them: with a value residual they hand on the first values.
