@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import resource
 import statistics
 import subprocess
@@ -73,6 +74,8 @@ def main() -> None:
     _print(rows, sizes, reference, rate, share, arguments)
     if arguments.json:
         table = {
+            "command": " ".join(["python benchmarks/schemes.py", *sys.argv[1:]]),
+            "machine": f"{arguments.threads} threads of {_processor()}, torch {torch.__version__}",
             "sizes": vars(sizes),
             "reference": reference,
             "matrix_rate": rate,
@@ -80,6 +83,14 @@ def main() -> None:
             "rows": rows,
         }
         Path(arguments.json).write_text(json.dumps(table, indent=1) + "\n")
+
+
+def _processor() -> str:
+    """Return what the machine calls its processor."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def _arguments() -> argparse.Namespace:
