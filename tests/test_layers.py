@@ -43,7 +43,16 @@ MAY_IMPORT = {
     "cli_data": {"data", "terminal"},
     "cli_evaluate": {"data", "evaluation", "terminal"},
     "cli_simulate": {"data", "terminal"},
-    "cli_schemes": {"diagnostics", "forecaster", "model", "residual", "study", "terminal"},
+    "cli_schemes": {
+        "config",
+        "data",
+        "diagnostics",
+        "forecaster",
+        "model",
+        "residual",
+        "study",
+        "terminal",
+    },
     "cli": {"cli_data", "cli_evaluate", "cli_schemes", "cli_simulate", "data", "doctor", "terminal", "ui"},
     "__main__": {"cli"},
 }
