@@ -96,6 +96,8 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page differs")
     options = parser.parse_args()
+    if options.measured != MEASURED and not options.measured.is_file():
+        parser.error(f"{options.measured} is no file")
     text = PAGE.read_text(encoding="utf-8")
     built = page(text, stored(options.measured))
     if options.check:
