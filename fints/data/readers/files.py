@@ -7,7 +7,6 @@ import csv
 import gzip
 import io
 import os
-import re
 import tempfile
 import zipfile
 import zlib
@@ -396,8 +395,3 @@ def _gunzip(path: Path) -> Path | bytes:
 
 def _opened(source: Path | bytes) -> Path | io.BytesIO:
     return io.BytesIO(source) if isinstance(source, bytes) else source
-
-
-def pandas_index(column: str) -> bool:
-    """Tell whether pandas gave this name to a column that had none."""
-    return column == "" or re.fullmatch(r"Unnamed: \d+(\.\d+)?", column) is not None

@@ -12,7 +12,7 @@ from fints.data.dates import parse_dates
 from fints.data.panel import unpivot
 from fints.data.readers.asking import Asking
 from fints.data.readers.cells import keyed
-from fints.data.readers.files import PLACE, Table, Text, collect, pandas_index
+from fints.data.readers.files import PLACE, Table, Text, collect
 from fints.data.readers.reading import Reading
 
 __all__ = ["DATE_NAMES", "one_header", "read_plain", "stem"]
@@ -50,7 +50,7 @@ def one_header(text: Text) -> Table:
         )
     dated = any(column.casefold() in DATE_NAMES for column in columns)
     names = list(columns)
-    unnamed = [place for place, column in enumerate(columns) if pandas_index(column)]
+    unnamed = [place for place, column in enumerate(columns) if _pandas_index(column)]
     if unnamed and unnamed[0] == 0 and not dated and not _other_dates(columns):
         names[0] = "date"
     elif unnamed and unnamed[0] == 0:
@@ -59,7 +59,7 @@ def one_header(text: Text) -> Table:
         if place and names[place] == "":
             names[place] = f"\0unnamed{place + 1}"
     table = text.table(names, text.first + 1)
-    spare = [name for name in table.columns if name.startswith("\0unnamed") or pandas_index(name)]
+    spare = [name for name in table.columns if name.startswith("\0unnamed") or _pandas_index(name)]
     if spare:
         # A separator at the end of each line makes an empty column; a filled one is somebody's data.
         filled = collect(table.frame.select(pl.col(*spare).is_not_null().any()), table).row(0)
@@ -160,6 +160,11 @@ def stem(path: Path) -> str:
     """Return the file's name without its endings."""
     endings = r"(\.csv|\.parquet|\.pq|\.txt|\.arrow|\.feather|\.ipc|\.xlsx)?(\.gz)?$"
     return re.sub(endings, "", path.name, flags=re.IGNORECASE) or path.name
+
+
+def _pandas_index(column: str) -> bool:
+    """Tell whether pandas gave this name to a column that had none."""
+    return column == "" or re.fullmatch(r"Unnamed: \d+(\.\d+)?", column) is not None
 
 
 def _check_for_asset(table: Table, others: list[str], price_column: str | None) -> None:
