@@ -92,7 +92,7 @@ class CompiledPass:
         self.blocks = not self.native and isinstance(scheme, _UNIFORM) and network.value_residual == "none"
         self.structure = f"{network.branches[0]} {network.branches[1]}"
         if self.blocks:
-            self.structure += f" {scheme} {_plain(scheme)}"
+            self.structure += f" {view_of(scheme, 0, 2)} {_plain(scheme)}"
         self.backend = backend or "inductor"
         self._views: list[Residual[Any]] = []
 

@@ -1,9 +1,8 @@
 // The stream operations of residual schemes on a CPU, each one pass over the streams.
 //
 // Written in vectors of 16 floats, which the compiler lowers to what the machine has. All arrays are
-// float32, a token's streams lie side by side, and widths are multiples of 16. Sums over tokens are
-// taken by thread, and the threads' sums in their order, so the same number of threads gives the same
-// bits.
+// float32, a token's streams lie side by side, and widths are multiples of 16. The same number of threads
+// gives the same bits.
 //
 // Shapes: t tokens, n streams, d width, k sources, m results.
 
@@ -14,35 +13,12 @@
 #include <cstring>
 #include <vector>
 
+#include "vectors.h"
+
 namespace {
 
-constexpr int LANES = 16;
 constexpr int MOST_STREAMS = 8;
-typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
-
-inline Vector load(const float* from) {
-    Vector v;
-    std::memcpy(&v, from, sizeof v);
-    return v;
-}
-
-inline void store(float* to, Vector v) { std::memcpy(to, &v, sizeof v); }
-
-inline Vector fill(float x) { return x - Vector{}; }
-
-typedef float Half __attribute__((vector_size(2 * LANES)));
-typedef float Quarter __attribute__((vector_size(LANES)));
-
-inline float total(Vector v) {
-    Half h[2];
-    std::memcpy(h, &v, sizeof v);
-    h[0] += h[1];
-    Quarter q[2];
-    std::memcpy(q, h, sizeof q);
-    q[0] += q[1];
-    return (q[0][0] + q[0][2]) + (q[0][1] + q[0][3]);
-}
 
 inline Vector largest(Vector a, Vector b) { return a > b ? a : b; }
 
@@ -96,14 +72,24 @@ inline Vector hyperbolic_tangent(Vector x) { return 1.0f - 2.0f / (exponential(x
 
 inline Vector logistic(Vector x) { return 1.0f / (exponential(-x) + 1.0f); }
 
-// Calls work(first, last, sums) for a share of the tokens in each thread; adds up `size` sums.
+// Calls work(first, last, sums) for blocks of the tokens; adds up `size` sums, block by block and then thread by
+// thread, so that rounding does not grow with the number of tokens.
 template <class Work>
 void share(int64_t tokens, int64_t grain, int threads, int64_t size, float* sums, const Work& work) {
+    const int64_t block = 8 * grain;
     int64_t chunks = std::max<int64_t>(1, std::min<int64_t>(threads, tokens / std::max<int64_t>(1, grain)));
     std::vector<float> partial(size * chunks, 0.0f);
 #pragma omp parallel for num_threads(chunks) schedule(static, 1)
-    for (int64_t c = 0; c < chunks; c++)
-        work(tokens * c / chunks, tokens * (c + 1) / chunks, partial.data() + size * c);
+    for (int64_t c = 0; c < chunks; c++) {
+        std::vector<float> own(size);
+        float* all = partial.data() + size * c;
+        const int64_t last = tokens * (c + 1) / chunks;
+        for (int64_t first = tokens * c / chunks; first < last; first += block) {
+            std::fill(own.begin(), own.end(), 0.0f);
+            work(first, std::min(first + block, last), own.data());
+            for (int64_t i = 0; i < size; i++) all[i] += own[i];
+        }
+    }
     for (int64_t c = 0; c < chunks; c++)
         for (int64_t i = 0; i < size; i++) sums[i] += partial[size * c + i];
 }
