@@ -90,7 +90,6 @@ def _semi_synthetic(seeds: range) -> None:
         ("linear", "constant"),
         ("memory_chain", "constant"),
         ("reversal", "constant"),
-        ("reversal", "proportional"),
     ):
         made = [semi_synthetic(panel, r2=0.005, signal=signal, signal_scale=scale, seed=s) for s in seeds]
         _line(f"{signal}, {scale}", 0.005, made)
