@@ -31,6 +31,7 @@ before.
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass
 
@@ -255,8 +256,8 @@ def simulate(
 
 def _recipe(arguments: dict[str, object]) -> str:
     """Return the call with every argument that differs from its default, and the seed."""
-    defaults = simulate.__kwdefaults__
-    told = [f"{k}={v!r}" for k, v in arguments.items() if k == "seed" or v != defaults[k]]
+    dials = inspect.signature(simulate).parameters
+    told = [f"{k}={v!r}" for k, v in arguments.items() if k == "seed" or v != dials[k].default]
     return f"fints.data.simulate({', '.join(told)})"
 
 
