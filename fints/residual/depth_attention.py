@@ -84,12 +84,13 @@ class DepthQueries(nn.Module):
             raise ValueError(
                 f"window must be a whole number of at least 0; got {window!r}. With 0 all sources are seen."
             )
+        self.width = width
         self.num_sublayers = num_sublayers
         self.eps = eps
         self.normaliser = normaliser
         self.window = window
-        self.static = query == "static"
-        self.normed = score_norm == "rms"
+        self.static: bool = query == "static"
+        self.normed: bool = score_norm == "rms"
         self.w = nn.ParameterList(torch.zeros(width) for _ in range(num_sublayers if self.static else 0))
         self.W = nn.ParameterList(
             torch.zeros(width, width) for _ in range(0 if self.static else num_sublayers)

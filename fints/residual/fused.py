@@ -18,10 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fints.residual.attention_residuals import AttentionResiduals, BlockAttentionResiduals
 from fints.residual.base import Branch, Residual, full_precision
+from fints.residual.fused_depth import FusedDepth
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
 from fints.residual.manifold import ITERATIONS, ManifoldHyperConnections
 from fints.residual.native import LANES, MOST_STREAMS
+from fints.residual.state_attention import StateAttention
 from fints.residual.stream_functions import Maps, Pending, manifold_gates, write_and_map, write_and_read
 from fints.residual.streams import copies
 
@@ -109,13 +112,16 @@ _FORMS: dict[type[Residual[Any]], type[Fused]] = {
 }
 
 
-def fused(scheme: Residual[Any]) -> Fused | None:
+def fused(scheme: Residual[Any]) -> Fused | FusedDepth | None:
     """Return the fused form of a scheme, or None where there is none for it or for its sizes."""
-    form = _FORMS.get(type(scheme))
-    if form is None:
+    fused_scheme: Fused | FusedDepth
+    if isinstance(scheme, AttentionResiduals | BlockAttentionResiduals | StateAttention):
+        fused_scheme = FusedDepth(scheme)
+    elif isinstance(scheme, ManifoldHyperConnections) and scheme.mix != "sinkhorn":
         return None
-    if isinstance(scheme, ManifoldHyperConnections) and scheme.mix != "sinkhorn":
+    elif form := _FORMS.get(type(scheme)):
+        fused_scheme = form(scheme)
+    else:
         return None
-    fused_scheme = form(scheme)
     fits = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in scheme.parameters())
     return fused_scheme if fits and fused_scheme.fits() else None

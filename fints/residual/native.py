@@ -1,4 +1,4 @@
-"""Builds `kernels.cpp` with the machine's own C++ compiler, once, and loads it.
+"""Builds `kernels.cpp` and `depth_kernels.cpp` with the machine's own C++ compiler, once, and loads it.
 
 The library lies in the user's cache folder under a name that has the source, the compiler, its flags
 and the processor in it, so that a change of any of them builds another. Nothing is built before a fit
@@ -27,7 +27,8 @@ __all__ = ["LANES", "MOST_STREAMS", "address", "find_compiler", "kernels"]
 LANES = 16
 MOST_STREAMS = 8
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.cpp", "depth_kernels.cpp"))
+HEADERS = (Path(__file__).with_name("vectors.h"),)
 FLAGS = (
     "-O3",
     "-march=native",
@@ -43,6 +44,7 @@ COMPILERS = ("g++", "clang++", "c++")
 _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 # Of every function but the first argument, t; the last is the number of threads.
 _WRITE = [_LONG, _INT, *[_POINTER] * 3, _LONG]
+_DEPTH = [_LONG, _LONG, _POINTER, *[_INT] * 5, _FLOAT, _FLOAT]
 _SIGNATURES: dict[str, list[type]] = {
     "fints_given": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 2],
     "fints_given_back": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 6],
@@ -50,6 +52,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "fints_dynamic_back": [*_WRITE, *[_POINTER] * 2, _INT, _INT, *[_POINTER] * 10],
     "fints_gelu": [_LONG, *[_POINTER] * 3],
     "fints_gelu_back": [_LONG, *[_POINTER] * 4],
+    "fints_depth": [*_DEPTH, *[_POINTER] * 7],
+    "fints_depth_back": [*_DEPTH, *[_POINTER] * 9],
     "fints_manifold": [_INT, _POINTER, _INT, *[_POINTER] * 5],
 }
 
@@ -83,7 +87,8 @@ def kernels() -> ctypes.CDLL:
         If there is no compiler, or it refuses the source.
     """
     compiler = find_compiler()
-    parts = (SOURCE.read_text(), compiler, *FLAGS, _version(compiler), _processor())
+    texts = [path.read_text() for path in (*SOURCES, *HEADERS)]
+    parts = (*texts, compiler, *FLAGS, _version(compiler), _processor())
     name = f"kernels-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}.so"
     library = _cache() / name
     if not library.exists():
@@ -109,7 +114,7 @@ def _build(compiler: str, library: Path) -> None:
     # Built beside and moved: two workers that build at once both end with a whole file.
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         fresh = Path(folder) / library.name
-        command = [compiler, *FLAGS, str(SOURCE), "-o", str(fresh)]
+        command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(fresh)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ValueError(
