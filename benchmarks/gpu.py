@@ -6,7 +6,7 @@
 
 Needs torch and this package, nothing else. Under bfloat16 autocast, one step is forward, backward and
 AdamW on random windows; networks are built and measured in turn, round by round. "compiled" is what
-`training.compile` gives there: regions compiled once for all depths. The clock is read when the device is done.
+`training.compile` gives there: regions compiled once for all depths. The clock waits for the device.
 The command measures until `--minutes` are over (8 by default, compilation included) and says which arms it
 left out; an arm that fails is a row with its error.
 """
