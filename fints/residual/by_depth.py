@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -247,7 +246,8 @@ class ByDepth(Residual[State]):
 
     def _locate(self, layer: int) -> tuple[int, int]:
         """Return the segment of `layer` and its index there; past the end it is the last segment."""
-        i = bisect.bisect_right(self.starts, layer) - 1
+        # Not by bisect, which torch.compile cannot trace.
+        i = sum(start <= layer for start in self.starts) - 1
         return i, layer - self.starts[i]
 
     def _ends(self, i: int, layer: int) -> bool:

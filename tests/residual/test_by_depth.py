@@ -171,6 +171,25 @@ def test_what_leaves_attention_over_depth_is_the_count_times_its_last_mean(netwo
     assert_close(state, expected, rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "segments",
+    [
+        [PRE, DYNAMIC],
+        [["attention_residuals", 1, {"window": 1}], POST],
+        [BLOCKS, DENSE, ["state_attention", 1]],
+    ],
+    ids=names,
+)
+def test_a_mixture_is_one_graph_with_the_same_gradients(network, x, segments):
+    net = mixture(network, segments, random=True)
+    graph = torch.compile(net, backend="eager", fullgraph=True)
+    gradients = [torch.autograd.grad(each(x).pow(3).sum(), list(net.parameters())) for each in (net, graph)]
+    torch._dynamo.reset()
+    for plain, ours in zip(*gradients, strict=True):
+        assert_close(ours, plain, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 @pytest.mark.parametrize("segments", [*LAYOUTS, SAME_START], ids=names)
 def test_parameters_are_those_of_the_formula(segments, norm):
