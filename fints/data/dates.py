@@ -120,7 +120,8 @@ def parse_dates(
 
     All cells must be in one format. Whether 03/04/2020 has the day or the month first is decided by the dates
     above 12 in the same column, else by `rules`, or refused. Columns of other types pass as they are, for the
-    panel to judge, but for stamps with a zone where `rules` say in which zone their day counts.
+    panel to judge, but for stamps with a zone where `rules` say in which zone their day counts, or that they
+    are midnights of the exchange.
 
     Raises
     ------
@@ -133,6 +134,16 @@ def parse_dates(
     if isinstance(cells.dtype, pl.Datetime) and cells.dtype.time_zone is not None and rules.time_zone:
         days = cells.dt.convert_time_zone(rules.time_zone).dt.date()
         return days, f"stamps, days in {rules.time_zone}"
+    if isinstance(cells.dtype, pl.Datetime) and cells.dtype.time_zone is not None and rules.exchange_days:
+        zone = cells.dtype.time_zone
+        timed = (cells.dt.time() != dt.time(0)).fill_null(False).arg_true()
+        if len(timed):
+            place = int(timed[0])
+            raise ValueError(
+                f"{path}: {unit} {places[place]}: the date {str(cells[place])!r} has a time of day in "
+                f"{zone}. Say in which zone days count (time_zone), or aggregate to days."
+            )
+        return cells.dt.date(), f"stamps, days in {zone}"
     if not (cells.dtype.is_integer() or cells.dtype == pl.String):
         return cells, str(cells.dtype)
     texts = cells.cast(pl.String)

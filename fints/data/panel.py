@@ -415,8 +415,8 @@ def _missing(name: str, column: str, columns: list[str]) -> str:
 
 
 def _example(values: pl.Series) -> str:
-    known = values.drop_nulls()
-    return f", e.g. {known[0]!r}" if len(known) else ""
+    known = values.drop_nulls().head(1).to_list()
+    return f", e.g. {known[0]!r}" if known else ""
 
 
 def _not_polars(frame: object) -> str:

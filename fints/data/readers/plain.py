@@ -18,7 +18,8 @@ from fints.data.readers.reading import Reading
 __all__ = ["DATE_NAMES", "one_header", "read_plain", "stem"]
 
 DATE_NAMES = ("date", "datetime", "timestamp", "time")
-ASSET_NAMES = ("asset", "ticker", "symbol", "name")
+ASSET_NAMES = ("asset", "ticker", "symbol", "name", "instrument", "unique_id", "permno", "isin")
+ADJUSTED = ("adj close", "adj_close", "adjclose", "adjusted close", "adjusted_close")
 BAR_FIELDS = (
     "open",
     "high",
@@ -145,6 +146,10 @@ def read_plain(table: Table, asking: Asking) -> Reading:
         "one asset": f"one asset's bars (no asset column): {stem(path)!r}, {held[:-1]} in {price_column!r}",
         "wide": f"wide, {len(others)} columns of {held}",
     }[kind]
+    adjusted = next((by_name[alias] for alias in ADJUSTED if alias in by_name), None)
+    notes = []
+    if kind != "wide" and asking.price is None and adjusted is not None:
+        notes.append(f"the price is {price_column!r}, not {adjusted!r}: name that one (price) if it is meant")
     return Reading.of(
         path,
         frame,
@@ -153,6 +158,7 @@ def read_plain(table: Table, asking: Asking) -> Reading:
         recognised=f"{table.style}: {described}, dates in {date_column!r} ({date_format})",
         price=name,
         returns=asking.returns,
+        notes=notes,
     )
 
 

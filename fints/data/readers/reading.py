@@ -86,7 +86,16 @@ class Reading:
             "bad_price": ", or say that such prices are missing (missing_prices)",
             "infinite": " (missing_prices, for prices)",
         }.get(fault.kind, "")
+        if fault.kind == "duplicate" and self.layout == "one asset":
+            option += "; if the file holds several assets, call the column that names them 'asset'"
+        if fault.kind == "bad_price" and self.layout in UNITS_OPEN and self._small():
+            option += "; if these are returns, say so (returns)"
         return f"{self.path}: {fault.found}{count}, first {', '.join(shown)}. {fault.remedy}{option}."
+
+    def _small(self) -> bool:
+        """Tell whether prices are as small as returns are."""
+        median = self.frame[self.price].abs().median()
+        return isinstance(median, float) and median < PERCENT_MEDIAN
 
     def compounded(self, total_loss: float | None, *, price: str = "close") -> Reading:
         """Return the reading with a price that grows by its returns (`fints.data.panel.growth_index`).

@@ -1,12 +1,16 @@
 """What ``yfinance.download(...).to_csv`` writes: columns by (field, ticker) in one to three header rows.
 
 The levels stand in either order (``group_by``), named ("Price", "Ticker") or not; a row with the index's name
-("Date", "Datetime") follows or not. Without ``multi_level_index`` there is one header row and one ticker, and
-the file's name is the asset. The price is ``Adj Close`` where it exists (``auto_adjust=False``), else
-``Close``, which is adjusted since ``auto_adjust=True`` became the default.
+("Date", "Datetime") follows or not. Where pandas flattened the two levels (parquet has one header), each
+column is the text of a pair, ``('Close', 'AAPL')``. Without ``multi_level_index``, and from
+``Ticker.history``, there is one header row and one ticker, and the file's name is the asset. The price is
+``Adj Close`` where it exists (``auto_adjust=False``), else ``Close``, which is adjusted since
+``auto_adjust=True`` became the default.
 """
 
 from __future__ import annotations
+
+import re
 
 import polars as pl
 
@@ -34,6 +38,9 @@ FIELDS = {
 }
 INDEX_NAMES = ("Date", "Datetime", "")
 LEVELS = ("Price", "Ticker", "")
+# How pandas writes a column of two levels where only one is allowed.
+PAIR = re.compile(r"""\(\s*(['"])(.+?)\1\s*,\s*(['"])(.*?)\3\s*\)""")
+DATES = ("date", "datetime", "('date', '')", "('datetime', '')", "__index_level_0__")
 CLOCK = r"[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)"
 
 
@@ -51,8 +58,12 @@ def recognises_yfinance(text: Text) -> bool:
 
 
 def recognises_yfinance_bars(columns: tuple[str, ...]) -> bool:
-    """Tell whether one header row is that of a single ticker with an adjusted close."""
-    return {"Close", "Adj Close", "Open"} <= set(columns) <= {*FIELDS, "Date", "Datetime", "date"}
+    """Tell whether one header row is that of a single ticker, or of pairs that pandas flattened."""
+    names = set(columns)
+    bars = {"Close", "Open"} <= names <= {*FIELDS, "Date", "Datetime", "date"}
+    if bars and names & {"Adj Close", "Stock Splits"}:
+        return True
+    return bool(_flattened([column for column in columns if column.casefold() not in DATES]))
 
 
 def read_yfinance(source: Text | Table, asking: Asking) -> Reading:
@@ -69,7 +80,11 @@ def read_yfinance(source: Text | Table, asking: Asking) -> Reading:
     else:
         table = one_header(source) if isinstance(source, Text) else source
         date, pairs = _one(table)
-        header = "one header row, one ticker named by the file"
+        header = (
+            "one header row of (field, ticker)"
+            if PAIR.fullmatch(next(iter(pairs), ""))
+            else "one header row, one ticker named by the file"
+        )
     fields = list(dict.fromkeys(field for field, _ in pairs.values()))
     price = _price(table, asking.price, fields)
     frame = keyed(table, date, None, {column: column for column in pairs})
@@ -176,17 +191,18 @@ def _fields_above(text: Text, above: list[str], below: list[str]) -> bool:
 
 
 def _one(table: Table) -> tuple[str, dict[str, tuple[str, str]]]:
-    date = next((table.by_name[name] for name in ("date", "datetime") if name in table.by_name), None)
+    date = next((table.by_name[name] for name in DATES if name in table.by_name), None)
     if date is None:
         raise ValueError(
             f"{table.path}: needs a column 'Date' or 'Datetime'; got "
             f"{', '.join(map(repr, table.columns[:12]))}."
         )
     known = {field.casefold(): field for field in FIELDS}
+    columns = [column for column in table.columns if column != date]
+    if flattened := _flattened(columns):
+        return date, flattened
     pairs = {}
-    for column in table.columns:
-        if column == date:
-            continue
+    for column in columns:
         if column.casefold() not in known:
             raise ValueError(
                 f"{table.path}: column {column!r} is no field of yfinance ({', '.join(FIELDS)}). Drop it "
@@ -194,6 +210,20 @@ def _one(table: Table) -> tuple[str, dict[str, tuple[str, str]]]:
             )
         pairs[column] = (known[column.casefold()], stem(table.path))
     return date, pairs
+
+
+def _flattened(columns: list[str]) -> dict[str, tuple[str, str]]:
+    """Return (field, ticker) of each column if all are pairs with one member a field, else nothing."""
+    found = [PAIR.fullmatch(column) for column in columns]
+    pairs = [(match[2], match[4]) for match in found if match is not None]
+    if len(pairs) < len(columns):
+        return {}
+    for place in (0, 1):
+        if pairs and all(pair[place] in FIELDS and pair[1 - place] for pair in pairs):
+            return {
+                column: (pair[place], pair[1 - place]) for column, pair in zip(columns, pairs, strict=True)
+            }
+    return {}
 
 
 def _price(table: Table, wanted: str | None, fields: list[str]) -> str:

@@ -127,3 +127,28 @@ def test_a_header_of_any_length_is_read_whole(write: Write) -> None:
     names = [f"{number:-^64}" for number in range(1_100)]
     text = ",".join(["date", *names]) + "\n2001-02-13" + ",1" * len(names) + "\n"
     assert len(read(write(text), layout="wide").assets) == 1_100
+
+
+def test_the_identifiers_of_other_libraries_name_assets(write: Write, rows: Rows) -> None:
+    for name in ("permno", "instrument", "unique_id"):
+        path = write(f"date,{name},close\n2001-02-13,10001,1\n2001-02-13,10002,2\n")
+        assert rows(path, "asset", "close") == [("2001-02-13", "10001", 1.0), ("2001-02-13", "10002", 2.0)]
+    path = write("date,firm,close\n2001-02-13,10001,1\n2001-02-13,10002,2\n")
+    with pytest.raises(ValueError, match="several assets, call the column that names them 'asset'"):
+        read(path)
+
+
+def test_an_adjusted_close_that_was_not_taken_is_said(write: Write) -> None:
+    path = write("date,Close,Adj Close,name\n2001-02-13,10,1,A\n")
+    assert "the price is 'Close', not 'Adj Close'" in " ".join(open_file(path).notes)
+    assert not open_file(path, price="Close").notes
+
+
+def test_a_wide_file_of_returns_is_refused_with_the_option_that_reads_it(write: Write, rows: Rows) -> None:
+    path = write("date,A\n2001-02-13,0.01\n2001-02-14,-0.02\n")
+    with pytest.raises(ValueError, match=r"if these are returns, say so \(returns\)"):
+        read(path)
+    assert len(rows(path, returns="simple")) == 2
+    with pytest.raises(ValueError, match="is not above 0") as error:
+        read(write("date,A\n2001-02-13,100\n2001-02-14,-101\n"))
+    assert "if these are returns" not in str(error.value)

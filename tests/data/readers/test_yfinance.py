@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
+import polars as pl
 import pytest
 
 from fints.data import Repairs, read
@@ -116,3 +119,42 @@ def test_a_live_last_bar_is_refused_until_it_is_left_out(write: Write, rows: Row
 def test_a_damaged_yfinance_file_is_refused_by_line(write: Write, text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read(write(text))
+
+
+def test_what_ticker_history_writes_is_yfinance_and_its_stamps_are_days_of_the_exchange(
+    write: Write, rows: Rows
+) -> None:
+    path = write(
+        "Date,Open,High,Low,Close,Volume,Dividends,Stock Splits\n"
+        "2024-03-08 00:00:00-05:00,1,2,1,1.5,7,0.0,0.0\n"
+        "2024-03-11 00:00:00-04:00,1,2,1,1.6,7,0.0,0.0\n",
+        "AAPL.csv",
+    )
+    assert rows(path) == [("2024-03-08", "AAPL", 1.5), ("2024-03-11", "AAPL", 1.6)]
+    assert "open" in read(path).feature_columns
+
+
+def test_pairs_that_pandas_flattened_are_fields_of_tickers_not_assets(
+    write: Write, rows: Rows, tmp_path: Path
+) -> None:
+    path = write(
+        ""","('Close', 'AAPL')","('Close', 'OPEN')","('Open', 'AAPL')"\n"""
+        "2024-03-08,170.5,2.5,171\n2024-03-11,172.75,,173\n"
+    )
+    assert rows(path, "asset", "close") == WANTED
+    assert read(path).feature_columns == ["open"]
+    by_ticker = pl.DataFrame({"Date": [dt.datetime(2024, 3, 8)], "('AAPL', 'Close')": [1.5]})
+    by_ticker.write_parquet(tmp_path / "flat.parquet")
+    assert rows(tmp_path / "flat.parquet", "asset", "close") == [("2024-03-08", "AAPL", 1.5)]
+
+
+def test_stamps_of_a_typed_column_are_days_of_its_zone_unless_they_have_a_time(tmp_path: Path) -> None:
+    def written(hour: int) -> Path:
+        stamp = dt.datetime(2024, 3, 8, hour, tzinfo=ZoneInfo("America/New_York"))
+        frame = pl.DataFrame({"Date": [stamp], "Open": [1.0], "Close": [1.5], "Stock Splits": [0.0]})
+        frame.write_parquet(tmp_path / "AAPL.parquet")
+        return tmp_path / "AAPL.parquet"
+
+    assert read(written(0)).dates.to_list() == [dt.date(2024, 3, 8)]
+    with pytest.raises(ValueError, match=r"row 1.*time of day in America/New_York.*time_zone"):
+        read(written(5))
