@@ -7,6 +7,7 @@ import torch
 
 from fints.config import ModelConfig
 from fints.model import build, estimate_memory, parameter_count
+from fints.model.checkpointing import segment_length
 from fints.residual import RESIDUALS
 
 SIZES = {"num_features": 7, "context": 24}
@@ -63,12 +64,24 @@ def test_under_bfloat16_the_estimate_is_within_a_quarter(residual):
     assert 0.8 < ratio < 1.25
 
 
-def test_checkpointing_keeps_states_and_one_sublayer(residual):
+def test_checkpointing_keeps_states_and_one_segment(residual):
     config = ModelConfig(residual=residual, depth=6)
     kept = measured(config, checkpointed=True)
     one_sublayer = estimated(config) - measured(config)
-    assert kept <= estimated(config, checkpointed=True) <= 1.05 * (kept + one_sublayer)
+    # At this depth segments are blocks, whatever the number of streams.
+    assert {segment_length(n, 12) for n in (1, 2, 4)} == {2}
+    assert kept <= estimated(config, checkpointed=True) <= 1.05 * (kept + 2 * one_sublayer)
     assert estimated(config, checkpointed=True) < 0.5 * estimated(config)
+
+
+def test_a_segments_length_makes_what_is_kept_least():
+    for n, num_sublayers in ((1, 96), (4, 96), (8, 400), (2, 32)):
+
+        def kept(length, n=n, num_sublayers=num_sublayers):
+            return n * num_sublayers / length + (n + 2) * length
+
+        best = min(range(2, num_sublayers, 2), key=kept)
+        assert kept(segment_length(n, num_sublayers)) <= 1.02 * kept(best)
 
 
 def test_more_streams_and_more_windows_need_more():
