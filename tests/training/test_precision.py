@@ -56,7 +56,7 @@ def test_a_fit_on_the_fast_pass_equals_a_plain_one(network, windows, schedule, r
         assert a == pytest.approx(b, rel=1e-4)
     for name, tensor in weights.items():
         if name.endswith("query_key_value.bias"):
-            # A key's bias does nothing: softmax takes it out. Its gradient is rounding, which AdamW scales up.
+            # A key's bias does nothing: softmax takes it out. AdamW scales its gradient up from rounding.
             width = len(tensor) // 3
             tensor[width : 2 * width] = again[name][width : 2 * width]
         torch.testing.assert_close(again[name], tensor, rtol=1e-3, atol=1e-4)
