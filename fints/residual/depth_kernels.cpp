@@ -1,10 +1,10 @@
 // Attention over depth on a CPU: each step writes one source and attends over several, in one pass.
 //
-// A token's sources lie side by side, in slots that are filled one by one; one over the root mean square
-// of each is kept beside them. All arrays are float32 and widths are multiples of 16. Sums over tokens are
+// Sources lie in slots that are filled one by one, each with all tokens, `s` numbers apart; one over the root
+// mean square of each is kept beside them. All arrays are float32 and widths are multiples of 16. Sums over tokens are
 // taken by thread, and the threads' sums in their order, so the same number of threads gives the same bits.
 //
-// Shapes: t tokens, d width, s slots, n sources of a step.
+// Shapes: t tokens, d width, n sources of a step.
 
 #include <omp.h>
 
@@ -31,7 +31,7 @@ inline void add(int64_t d, float a, const float* x, float* y) {
 
 // What a step is, beside its arrays.
 struct Step {
-    int64_t t, d, s;
+    int64_t t, d, s;  // s: numbers from one slot to the next, at least t d
     const int64_t* chosen;  // the slots of its n sources
     int n;
     int slot;   // where y is written
@@ -62,23 +62,23 @@ void attend(const Step& p, const float* y, const float* query, float* sources, f
             float* dots, float* u) {
     each_share(p, [&](int64_t, int64_t first, int64_t last) {
         for (int64_t k = first; k < last; k++) {
-            float *v = sources + k * p.s * p.d, *r = scale + k * p.s;
-            float *fresh = v + p.slot * p.d, *a = alpha + k * p.n, *z = dots + k * p.n, *h = u + k * p.d;
+            float *v = sources + k * p.d, *r = scale + k;
+            float *fresh = v + p.slot * p.s, *a = alpha + k * p.n, *z = dots + k * p.n, *h = u + k * p.d;
             std::memcpy(fresh, y + k * p.d, 4 * p.d);
-            if (p.grows) add(p.d, 1.0f, fresh - p.d, fresh);
-            r[p.slot] = p.normed ? 1.0f / std::sqrt(dot(p.d, fresh, fresh) / p.d + p.eps) : 1.0f;
+            if (p.grows) add(p.d, 1.0f, fresh - p.s, fresh);
+            r[p.slot * p.t] = p.normed ? 1.0f / std::sqrt(dot(p.d, fresh, fresh) / p.d + p.eps) : 1.0f;
             if (p.n == 1) {
-                std::memcpy(h, v + p.chosen[0] * p.d, 4 * p.d);
+                std::memcpy(h, v + p.chosen[0] * p.s, 4 * p.d);
                 continue;
             }
             for (int i = 0; i < p.n; i++) {
-                z[i] = dot(p.d, v + p.chosen[i] * p.d, query);
-                a[i] = z[i] * r[p.chosen[i]];
+                z[i] = dot(p.d, v + p.chosen[i] * p.s, query);
+                a[i] = z[i] * r[p.chosen[i] * p.t];
             }
             normalise(p, a);
             for (int64_t at = 0; at < p.d; at += LANES) {
                 Vector sum = {};
-                for (int i = 0; i < p.n; i++) sum += a[i] * load(v + p.chosen[i] * p.d + at);
+                for (int i = 0; i < p.n; i++) sum += a[i] * load(v + p.chosen[i] * p.s + at);
                 store(h + at, p.factor * sum);
             }
         }
@@ -94,23 +94,23 @@ void attend_back(const Step& p, const float* query, const float* sources, const 
         std::vector<float> ds(p.n), few(p.d, 0.0f);
         float* dq = few.data();
         for (int64_t k = first; k < last; k++) {
-            const float *v = sources + k * p.s * p.d, *r = scale + k * p.s, *g = du + k * p.d;
+            const float *v = sources + k * p.d, *r = scale + k, *g = du + k * p.d;
             const float *a = alpha + k * p.n, *z = dots + k * p.n;
-            float* dv = more + k * p.s * p.d;
-            if (p.n == 1) add(p.d, 1.0f, g, dv + p.chosen[0] * p.d);
+            float* dv = more + k * p.d;
+            if (p.n == 1) add(p.d, 1.0f, g, dv + p.chosen[0] * p.s);
             if (p.n > 1) {
                 float mean = 0.0f;
                 for (int i = 0; i < p.n; i++) {
-                    ds[i] = p.factor * dot(p.d, v + p.chosen[i] * p.d, g);
+                    ds[i] = p.factor * dot(p.d, v + p.chosen[i] * p.s, g);
                     mean += a[i] * ds[i];
                 }
                 for (int i = 0; i < p.n; i++) {
                     const int64_t j = p.chosen[i];
                     const float slope = a[i] * (p.sigmoid ? (1.0f - a[i]) * ds[i] : ds[i] - mean);
-                    const float of_query = slope * r[j], of_g = p.factor * a[i];
-                    const float of_v = p.normed ? -slope * z[i] * r[j] * r[j] * r[j] / p.d : 0.0f;
-                    const float* vj = v + j * p.d;
-                    float* dvj = dv + j * p.d;
+                    const float rj = r[j * p.t], of_query = slope * rj, of_g = p.factor * a[i];
+                    const float of_v = p.normed ? -slope * z[i] * rj * rj * rj / p.d : 0.0f;
+                    const float* vj = v + j * p.s;
+                    float* dvj = dv + j * p.s;
                     for (int64_t at = 0; at < p.d; at += LANES) {
                         const Vector x = load(vj + at);
                         store(dvj + at,
@@ -120,9 +120,9 @@ void attend_back(const Step& p, const float* query, const float* sources, const 
                 }
             }
             // The steps after this one have added theirs, so the gradient of this slot is whole.
-            const float* fresh = dv + p.slot * p.d;
+            const float* fresh = dv + p.slot * p.s;
             std::memcpy(dy + k * p.d, fresh, 4 * p.d);
-            if (p.grows) add(p.d, 1.0f, fresh, dv + (p.slot - 1) * p.d);
+            if (p.grows) add(p.d, 1.0f, fresh, dv + (p.slot - 1) * p.s);
             if ((k - first) % 16 == 15 || k + 1 == last)
                 for (int64_t j = 0; j < p.d; j++) {
                     partial[share * p.d + j] += dq[j];

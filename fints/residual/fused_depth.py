@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fints.residual.attention_residuals import AttentionResiduals, BlockAttentionResiduals
 from fints.residual.base import Branch, full_precision
-from fints.residual.depth_functions import Filled, Slots, fill_and_attend
+from fints.residual.depth_functions import Filled, Slots, fill_and_attend, reserve
 from fints.residual.native import LANES
 from fints.residual.state_attention import StateAttention
 
@@ -34,8 +34,7 @@ class FusedDepth:
 
     def open(self, x: Tensor) -> Filled:
         """Return room for all sources, x being the first to be filled in."""
-        slots = self.scheme.num_sublayers + 1
-        return Filled(x.new_empty(*x.shape[:-1], slots, x.shape[-1]), x.new_empty(*x.shape[:-1], slots), x)
+        return reserve(x, self.scheme.num_sublayers + 1)
 
     def step(self, filled: Filled, layer: int, branch: Branch) -> Filled:
         """Return the state after sublayer `layer`."""
