@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
+# The median distance of an asset's opens from its closes beyond which they are not the same prices, in logs.
+LARGEST_GAP = 0.1
+OTHER_SCALE = "The panel's opens are not on the scale of its price (adjusted otherwise?) and are not used."
 PERCENT = {"r2_zero", "r2_mean", "r2_precision", "r2_median_asset", "coverage_50", "coverage_90"}
 METRICS = {
     "r2_zero": "R² against zero (%)",
@@ -140,7 +143,8 @@ def _judge(
     notes += law
     how = execution or ("next_open" if prices is not None and "open" in prices.columns else "next_close")
     if execution is None and prices is not None and how == "next_close":
-        notes.append("The panel has no opens: positions are taken at the next close, not at the next open.")
+        absent = "Without opens" if OTHER_SCALE in notes else "The panel has no opens"
+        notes.append(f"{absent}: positions are taken at the next close, not at the next open.")
     judged = judge(
         frame,
         horizon=days,
@@ -169,12 +173,16 @@ def _read(path: Path) -> pl.DataFrame:
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
     kind = path.suffix.lower()
-    if kind in (".parquet", ".pq"):
-        return pl.read_parquet(path)
-    if kind in (".csv", ".txt"):
-        return pl.read_csv(path, infer_schema_length=None)
-    if kind in (".arrow", ".feather", ".ipc"):
-        return pl.read_ipc(path)
+    try:
+        if kind in (".parquet", ".pq"):
+            return pl.read_parquet(path)
+        if kind in (".csv", ".txt"):
+            return pl.read_csv(path, infer_schema_length=None)
+        if kind in (".arrow", ".feather", ".ipc"):
+            return pl.read_ipc(path)
+    except pl.exceptions.PolarsError as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(f"{path.name} is empty or damaged, or not what its ending says: {first}.") from error
     raise ValueError(f"{path.name}: a table is .parquet, .csv or .arrow; got {kind or 'no ending'!r}.")
 
 
@@ -204,7 +212,15 @@ def _outcomes(
     outcomes = labels.join(scaled, on=["date", "asset"], how="left").select(
         "date", "asset", "realised", "prevailing_mean", variance=pl.col("scale") ** 2
     )
-    columns = {"close": panel.price, **({"open": "open"} if "open" in panel.feature_columns else {})}
+    opens = next((name for name in panel.feature_columns if name.casefold() == "open"), None)
+    if opens is not None:
+        # On another scale (not adjusted as the price is), they would earn every split as a return.
+        gap = (pl.col(opens) / pl.col(panel.price)).log().abs().median().over("asset").max()
+        widest = panel.frame.filter(pl.col(opens) > 0).select(gap).item()
+        if widest is None or widest > LARGEST_GAP:
+            notes.append(OTHER_SCALE)
+            opens = None
+    columns = {"close": panel.price, **({} if opens is None else {"open": opens})}
     prices = panel.frame.select("date", "asset", **{new: pl.col(old) for new, old in columns.items()})
     return outcomes, prices, notes
 

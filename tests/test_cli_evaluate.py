@@ -205,3 +205,35 @@ def test_a_distribution_is_scored_where_its_law_is_known(folder, capsys, tmp_pat
     other = told(capsys, tmp_path / "other.parquet", "--panel", folder / "panel.parquet")
     assert "log_score" not in other["estimates"]
     assert any("lie between q05 and q95 (90 % should)" in note for note in other["notes"])
+
+
+def test_one_asset_is_judged_without_a_portfolio(folder, capsys, tmp_path):
+    pl.read_parquet(folder / "true.parquet").filter(pl.col("asset") == "AA").write_parquet(tmp_path / "a.pq")
+    found = told(capsys, tmp_path / "a.pq", "--panel", folder / "open.csv")
+    assert found["portfolios"] == []
+    assert found["tests"]["clark_west_zero"]["p"] is not None
+    assert any("No date has two forecasts" in warning for warning in found["warnings"])
+
+
+def test_a_file_that_is_no_table_is_refused_in_one_line(folder, capsys, tmp_path):
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "cut.parquet").write_bytes((folder / "true.parquet").read_bytes()[:500])
+    for name in ("empty.csv", "cut.parquet"):
+        code, out, err = run(capsys, tmp_path / name, "--panel", folder / "panel.parquet")
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert f"{name} is empty or damaged" in err
+
+
+def test_opens_are_found_in_any_case_and_left_alone_where_they_are_on_another_scale(folder, capsys, tmp_path):
+    panel = pl.read_csv(folder / "open.csv", try_parse_dates=True)
+    want = told(capsys, folder / "true.parquet", "--panel", folder / "open.csv")
+    panel.rename({"open": "Open"}).write_csv(tmp_path / "upper.csv")
+    assert told(capsys, folder / "true.parquet", "--panel", tmp_path / "upper.csv") == want | {
+        "outcomes": want["outcomes"].replace(str(folder / "open.csv"), str(tmp_path / "upper.csv"))
+    }
+    half = pl.when(pl.col("date") < DATES[400]).then(4.0).otherwise(1.0)
+    panel.with_columns(pl.col("open") * half).write_csv(tmp_path / "split.csv")
+    other = told(capsys, folder / "true.parquet", "--panel", tmp_path / "split.csv")
+    assert other["execution"] == "next_close"
+    assert any("not on the scale of its price" in note for note in other["notes"])

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from fints.evaluation.conditional import pesaran_timmermann
 from fints.evaluation.date_tests import SeriesTest, clark_west
 from fints.evaluation.intervals import Interval, mean_interval, median_r2_interval, r2_interval
-from fints.evaluation.metrics import ic_series, metrics
+from fints.evaluation.metrics import CONSTANT, ic_series, metrics
 from fints.evaluation.portfolio import PORTFOLIOS, Backtest, Execution, backtest
 from fints.evaluation.power import detectable_r2, effective_assets
 from fints.evaluation.rows import known_rows
@@ -102,7 +103,7 @@ def judge(
     The rule of the verdict, fixed here: something is found when Clark-West rejects at 5 % against zero *and*
     against the prevailing mean (the larger p counts, so the level holds without adjustment). Where the
     forecast is not in units of the outcome, the mean rank IC decides, two-sided. It stands under
-    suspicion of a leak when the mean rank IC is above 0.10.
+    suspicion of a leak when the mean rank IC is above 0.10. A constant forecast has found nothing.
     """
     if trials < 1:
         raise ValueError(f"trials counts at least the one that is judged; got {trials}.")
@@ -115,10 +116,17 @@ def judge(
     dates, assets = rows["date"].n_unique(), rows["asset"].n_unique()
     effective = effective_assets(rows)
     smallest = detectable_r2(dates=max(1, dates // horizon), assets=effective)
+    forecast = rows["forecast"].to_numpy()
+    constant = bool(np.ptp(forecast) <= CONSTANT * np.abs(forecast).max())
+    pairs = bool(rows["date"].is_duplicated().any())
     warnings = _warnings(rows, found, in_units, dates, horizon)
+    if prices is not None and not pairs:
+        warnings.append("No date has two forecasts: there is no portfolio of one against another.")
+    if constant:
+        warnings.append("All forecasts are the same number: there is nothing to judge but its level.")
     backtests = (
         []
-        if prices is None
+        if prices is None or not pairs
         else [
             backtest(
                 rows,
@@ -135,6 +143,12 @@ def judge(
     )
     portfolios = [_portfolio(one, trials) for one in backtests]
     decision, verdict = _verdict(estimates, tests, in_units, smallest)
+    if constant and decision != "undecided":
+        decision = "nothing"
+        verdict = (
+            "Nothing found: all forecasts are the same number, which tells no date and no asset from "
+            "another; that returns have a mean is no forecast of theirs."
+        )
     return Judgement(
         decision=decision,
         verdict=" ".join([verdict, *_net(portfolios)]),
@@ -264,8 +278,6 @@ def _warnings(
             f"{found['missing_days']:,} of {dates:,} dates have no IC: forecasts or outcomes are the same "
             "for all assets, or there are fewer than three. They count as missing, not as 0."
         )
-    if found["forecast_sd_ratio"] == 0:
-        warnings.append("All forecasts are the same number: there is nothing to judge but its level.")
     few = dates // horizon
     if few < 50:
         warnings.append(
@@ -330,8 +342,10 @@ def _net(portfolios: Sequence[dict[str, Any]]) -> list[str]:
         return []
     first = portfolios[0]
     ratio, even, deflated = first["sharpe_net"], first["break_even_bps"], first["deflated_sharpe"]
-    if ratio is None or even is None or deflated is None:
+    if even is None:
         return ["The long-short portfolio never trades."]
+    if ratio is None or deflated is None:
+        return ["The long-short portfolio has too few dates for a Sharpe ratio."]
     cost = f"{first['cost_bps']:g} basis points"
     if even <= 0:
         return ["The long-short portfolio loses before costs."]

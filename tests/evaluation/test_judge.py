@@ -201,3 +201,12 @@ def test_power_is_the_level_without_a_signal_and_inverts_to_the_detectable_r2():
         forecast_power("f", 0.1, dates=10, assets=1)
     with pytest.raises(ValueError, match="need 0 <= r2 < 1"):
         forecast_power("clark_west", 1.0, dates=10, assets=1)
+
+
+def test_a_constant_forecast_finds_nothing_however_much_returns_rose(forecasts):
+    y, _ = world()
+    found = judge(framed(forecasts, y + 0.003, np.full_like(y, 0.0005)))
+    assert found.tests["clark_west_zero"].p < 0.001
+    assert found.decision == "nothing"
+    assert "all forecasts are the same number" in found.verdict
+    assert any("same number" in warning for warning in found.warnings)
