@@ -10,7 +10,9 @@ schemes. Prints one line a mutant and `killed/planted`; exit code 0 only if all 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
 import shutil
 import subprocess
@@ -30,7 +32,7 @@ from mutant import Mutant  # noqa: E402
 def gathered() -> tuple[Mutant, ...]:
     """Return the mutants of every file beside this one."""
     names = sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("test_"))
-    modules = [importlib.import_module(name) for name in names if name not in ("run", "mutant")]
+    modules = [importlib.import_module(name) for name in names if name not in ("run", "mutant", "serve")]
     return tuple(mutant for module in modules for mutant in module.MUTANTS)
 
 
@@ -51,18 +53,43 @@ def copy_of_the_package(folder: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", folder)
 
 
-def run_pytest(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests of the copy; the folder itself comes first on the path of `python -m`."""
-    environment = {
-        **os.environ,
-        # Options for the tests of the house are unknown in the copy, which has no conftest.
-        "PYTEST_ADDOPTS": "",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONPATH": str(folder),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+class Tester:
+    """Runs tests of the copy in `folder`, which comes first on the path."""
+
+    def __init__(self, folder: Path) -> None:
+        environment = {
+            **os.environ,
+            # Options for the tests of the house are unknown in the copy, which has no conftest.
+            "PYTEST_ADDOPTS": "",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": str(folder),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.output = folder / "output.txt"
+        self.server = subprocess.Popen(
+            [sys.executable, "-P", str(FOLDER / "serve.py")],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, tests: list[str]) -> tuple[int, str]:
+        """Return pytest's exit code and what it printed."""
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        request = {"arguments": ["-q", "-p", "no:cacheprovider", *tests], "output": str(self.output)}
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        answer = self.server.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the process that runs the tests ended with {self.server.wait()}.")
+        return int(answer), self.output.read_text(encoding="utf-8")
+
+    def close(self) -> None:
+        """End the process."""
+        self.server.communicate()
 
 
 def imported_from(folder: Path) -> Path:
@@ -110,21 +137,20 @@ def survivors(mutants: tuple[Mutant, ...] = MUTANTS) -> list[Mutant]:
             raise RuntimeError(
                 f"the tests would import fints from {imported_from(folder)}, not from the copy."
             )
-        baseline = run_pytest(folder, sorted({mutant.test for mutant in mutants}))
-        if baseline.returncode != 0:
-            raise RuntimeError(f"named tests fail without a mutant:\n{baseline.stdout}{baseline.stderr}")
-        for mutant in mutants:
-            source = plant(folder, mutant)
-            result = run_pytest(folder, ["-x", mutant.test])
-            (folder / mutant.file).write_text(source)
-            # 1 is "tests failed"; any other code says that they did not run as they should.
-            if result.returncode not in (0, 1) or (result.returncode == 1 and " failed" not in result.stdout):
-                raise RuntimeError(
-                    f"the tests did not run on {mutant.mistake!r}:\n{result.stdout}{result.stderr}"
-                )
-            if result.returncode == 0:
-                alive.append(mutant)
-            print(f"{'killed' if result.returncode else 'ALIVE '}  {mutant.mistake}", flush=True)
+        with contextlib.closing(Tester(folder)) as tester:
+            code, said = tester.run(sorted({mutant.test for mutant in mutants}))
+            if code != 0:
+                raise RuntimeError(f"named tests fail without a mutant:\n{said}")
+            for mutant in mutants:
+                source = plant(folder, mutant)
+                code, said = tester.run(["-x", mutant.test])
+                (folder / mutant.file).write_text(source)
+                # 1 is "tests failed"; any other code says that they did not run as they should.
+                if code not in (0, 1) or (code == 1 and " failed" not in said):
+                    raise RuntimeError(f"the tests did not run on {mutant.mistake!r}:\n{said}")
+                if code == 0:
+                    alive.append(mutant)
+                print(f"{'killed' if code else 'ALIVE '}  {mutant.mistake}", flush=True)
     print(f"{len(mutants) - len(alive)}/{len(mutants)} killed")
     return alive
 
