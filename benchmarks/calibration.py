@@ -45,13 +45,14 @@ FEWER = 10
 
 
 def shares(make: Callable[[int], Draw], tests: Mapping[str, Test], simulations: int) -> dict[str, float]:
-    """Return how often each test rejects."""
-    found: dict[str, list[float]] = {name: [] for name in tests}
+    """Return how often each test rejects, of the times it says something; NaN if it never does."""
+    found: dict[str, list[bool]] = {name: [] for name in tests}
     for seed in range(simulations):
         one = make(seed)
         for name, test in tests.items():
-            found[name].append(float(test(one) or 0.0))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+            verdict = test(one)
+            found[name] += [] if verdict is None else [verdict]
+    return {name: sum(values) / len(values) if values else math.nan for name, values in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +156,8 @@ def table(kind: str, rows: Mapping[str, Mapping[str, float]], *, band: float) ->
         cells = []
         for column in columns:
             value = row.get(column)
-            if value is None:
-                cells.append("–")
+            if value is None or math.isnan(value):
+                cells.append("– " if kind == "size" else "–")
             elif kind == "selection":
                 cells.append(f"{value:.2f}")
             else:

@@ -81,7 +81,7 @@ class Draw:
         return self.outcomes.with_columns(forecast=pl.Series(forecast))
 
 
-Test = Callable[[Draw], bool | float | None]
+Test = Callable[[Draw], bool | None]
 
 
 def draw(panel: Panel, *, r2: float, dates: int, assets: int, horizon: int, seed: int) -> Draw:
@@ -132,9 +132,9 @@ def plant(panel: Panel, r2: float, generator: np.random.Generator) -> tuple[Pane
     return Panel(frame.select("date", "asset", moved.alias("close"))), frame.drop("close")
 
 
-def rejects(p: float | None) -> bool:
-    """Whether a p value rejects; a test that gives none does not."""
-    return p is not None and p < LEVEL
+def rejects(p: float | None) -> bool | None:
+    """Whether a p value rejects; None where the test gives none."""
+    return None if p is None else p < LEVEL
 
 
 def ics(frame: pl.DataFrame, name: str) -> np.ndarray:
@@ -142,9 +142,9 @@ def ics(frame: pl.DataFrame, name: str) -> np.ndarray:
     return ic_series(frame)[name].drop_nulls().to_numpy()
 
 
-def outside(interval: tuple[float, float] | None, value: float) -> bool:
-    """Whether an interval misses the true value."""
-    return interval is not None and not interval[0] <= value <= interval[1]
+def outside(interval: tuple[float, float] | None, value: float) -> bool | None:
+    """Whether an interval misses the true value; None where there is none."""
+    return None if interval is None else not interval[0] <= value <= interval[1]
 
 
 def gross_returns(one: Draw, frame: pl.DataFrame) -> np.ndarray:
@@ -158,7 +158,7 @@ def true_r2(frame: pl.DataFrame) -> float:
     return -float(squares["forecast"][0] / squares["realised"][0])
 
 
-def contrast(one: Draw) -> bool:
+def contrast(one: Draw) -> bool | None:
     """Compare two arms of three seeds in six folds; the seeds of an arm share half of their variance."""
     edges = one.outcomes["date"].unique().sort()
     length = one.dates // FOLDS
@@ -219,7 +219,7 @@ def size_tests(horizon: int) -> dict[str, Test]:
     return tests
 
 
-def interval_of_r2(one: Draw, horizon: int) -> bool:
+def interval_of_r2(one: Draw, horizon: int) -> bool | None:
     """Whether the interval misses the R2 that a forecast of nothing truly has."""
     frame = one.noise()[0]
     return outside(r2_interval(frame, horizon=horizon), true_r2(frame))
@@ -240,7 +240,7 @@ def dropped_tests(horizon: int) -> dict[str, Test]:
     def hac(one: Draw) -> bool:
         return abs(newey_west_t(ics(one.noise()[0], "rank_ic"), horizon=h) or 0.0) > NORMAL
 
-    def blocks(one: Draw) -> bool:
+    def blocks(one: Draw) -> bool | None:
         return outside(bootstrap_interval(ics(one.noise()[0], "rank_ic"), np.mean, horizon=h, reps=REPS), 0.0)
 
     def ordinary(one: Draw) -> bool:

@@ -45,7 +45,7 @@ def test_the_three_are_those_of_arch_on_the_same_blocks():
     losses = table()
     values = losses.drop("date").to_numpy()
     found = model_confidence_set(losses, reps=300, seed=7)
-    theirs = MCS(values, 0.05, reps=300, block_size=found.block, method="R", bootstrap="stationary", seed=7)
+    theirs = MCS(values, 0.05, reps=300, block_size=found.block, method="max", bootstrap="stationary", seed=7)
     theirs.compute()
     assert found.included == tuple("abcd"[place] for place in sorted(theirs.included)) == ("b",)
     assert [found.p[name] for name in "abcd"] == theirs.pvalues["Pvalue"].sort_index().to_list()
