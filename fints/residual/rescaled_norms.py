@@ -248,9 +248,9 @@ class FrozenScalePostNorm(OneStream):
     -----
     Source: an arm of this package's question on Post-Norm, which is Vaswani et al. 2017, arXiv
     1706.03762.
-    Departures: the constants are those of one batch of training windows, which `fints.training.fit`
-    gives; give `Transformer.calibrate` more to measure more. Sublayers are measured in one pass, each
-    with the constants of those before it.
+    Departures: the constants are those of the training windows, or of 2,048 spread evenly over them,
+    which `fints.training.fit` gives to `Transformer.calibrate`. Sublayers are measured in one pass,
+    each with the constants of those before it.
     Parameters per sublayer beyond the norm: 0; there is no final norm.
     """
 

@@ -44,6 +44,9 @@ CHECKPOINTING = "activation_checkpointing"
 COMPILED = "compiled"
 # The attribute of a transformer that says whether it measures real data before its first step.
 CALIBRATES = "calibrates"
+# Volatility clusters by date, so the variances of one batch of 64 windows of a panel of prices differ by
+# 7 % between batches, those of 1,024 random ones by 2 %. Spread over all dates, these are within 1 %.
+CALIBRATION_WINDOWS = 2048
 LESS_MEMORY = "lower training.batch_size or model.width, or set training.activation_checkpointing."
 
 
@@ -94,8 +97,8 @@ def fit(
     callback draws can move them. torch's global generators, its number of threads and the grad
     mode are left as found.
 
-    A model that `calibrates` measures the first training batch before the first step, which is no step
-    of its own.
+    A model that `calibrates` measures training windows before the first step, which is no step of its
+    own: all of them, or 2,048 at equal distances if there are more, whatever the seed.
 
     Parameters
     ----------
@@ -275,7 +278,8 @@ def _train(
     # Before the weights of a checkpoint are put in: a resumed fit measures the same beginning, and
     # calibrates for that alone; the constants that it trains with come from the checkpoint.
     if getattr(model, CALIBRATES, False) and (content is None or profiler is not None):
-        inputs, _ = move(train.gather(order(0)), device)
+        chosen = min(len(train), CALIBRATION_WINDOWS)
+        inputs, _ = move(train.gather(torch.arange(chosen) * len(train) // chosen), device)
         reseed(derive(seed, "calibration"), device)
         cast(Calibrating, model).calibrate(inputs)
         kept.update(_copy(model))

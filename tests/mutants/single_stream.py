@@ -250,7 +250,15 @@ MUTANTS = (
         file=LOOP,
         old="    if getattr(model, CALIBRATES, False) and (content is None or profiler is not None):\n",
         new="    if False:\n",
-        test="tests/training/test_calibration.py::test_a_fit_measures_its_first_batch_before_the_first_step",
+        test="tests/training/test_calibration.py::test_a_fit_measures_its_training_windows_before_the_first_step",
+    ),
+    Mutant(
+        mistake="frozen constants are those of one batch",
+        file=LOOP,
+        old="CALIBRATION_WINDOWS = 2048\n",
+        new="CALIBRATION_WINDOWS = 64\n",
+        test="tests/training/test_calibration.py"
+        "::test_what_is_measured_is_that_of_all_windows_though_their_scale_drifts",
     ),
     Mutant(
         mistake="a resumed fit measures again, on trained weights",

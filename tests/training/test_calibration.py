@@ -9,7 +9,7 @@ import torch
 
 from fints.diagnostics import Profiler
 from fints.residual import Admin
-from fints.training import BatchOrder, derive, fit
+from fints.training import derive, fit
 
 SCHEMES = ["admin", "frozen_scale_post_norm"]
 
@@ -46,7 +46,7 @@ def killed(train, at_step: int):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_fit_measures_its_first_batch_before_the_first_step(network, windows, schedule, scheme):
+def test_a_fit_measures_its_training_windows_before_the_first_step(network, windows, schedule, scheme):
     model, train = network(residual=scheme, dropout=0.3), windows(20)
     expected = copy.deepcopy(model)
     # A rate this small moves nothing that float32 can hold.
@@ -54,7 +54,7 @@ def test_a_fit_measures_its_first_batch_before_the_first_step(network, windows, 
     calls = []
     result = fit(counted(model, calls), train, None, config, seed=3)
     assert (result.outcome, result.steps, len(calls)) == ("finished", 1, 1)
-    inputs, _ = train.gather(BatchOrder(20, 8, 3)(0))
+    inputs, _ = train.gather(torch.arange(20))
     assert torch.equal(calls[0].nan_to_num(9.0), inputs.nan_to_num(9.0))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(3, "calibration"))
@@ -78,6 +78,19 @@ def test_the_measurement_is_determined_by_the_seed_and_leaves_the_callers_genera
     assert not torch.equal(found[0], found[2])
 
 
+def test_what_is_measured_is_that_of_all_windows_though_their_scale_drifts(network, windows, schedule):
+    # Calm and wild times, as in prices; a batch of 8 windows would see one of them.
+    train = windows(6000, missing=False)
+    train.inputs.mul_(torch.linspace(-2, 2, 6000).exp().view(-1, 1, 1))
+    model, whole = (network(residual="frozen_scale_post_norm") for _ in range(2))
+    calls = []
+    config = schedule(steps=1, warmup_steps=0, learning_rate=1e-12, weight_decay=0.0)
+    fit(counted(model, calls), train, None, config, seed=3)
+    whole.calibrate(train.inputs)
+    assert len(calls[0]) == 2048
+    torch.testing.assert_close(measured(model), measured(whole), rtol=0.02, atol=0)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_profile_of_step_0_is_of_the_calibrated_network(network, windows, schedule, scheme):
     config, train = schedule(steps=2, warmup_steps=0, profile_every=1), windows(20)
@@ -85,7 +98,7 @@ def test_the_profile_of_step_0_is_of_the_calibrated_network(network, windows, sc
     model = network(residual=scheme)
     expected = copy.deepcopy(model)
     result = fit(model, train, None, config, seed=3, profiler=Profiler(*probe, config))
-    expected.calibrate(train.gather(BatchOrder(20, 8, 3)(0))[0])
+    expected.calibrate(train.gather(torch.arange(20))[0])
     assert result.profiles[:2] == Profiler(*probe, config)(expected, 0, {})
 
 
@@ -125,7 +138,7 @@ def test_a_fit_that_fails_at_once_gives_back_the_network_it_started_from(network
     expected, train = copy.deepcopy(model), windows(20)
     config = schedule(learning_rate=1e30, warmup_steps=0)
     assert fit(model, train, None, config, seed=3).outcome == "diverged"
-    expected.calibrate(train.gather(BatchOrder(20, 8, 3)(0))[0])
+    expected.calibrate(train.gather(torch.arange(20))[0])
     state = expected.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
