@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fints.data import Panel, read
-    from fints.forecaster import Forecaster, load
-    from fints.walk_forward import WalkForwardForecaster
+    from fints.forecaster import Forecaster
+    from fints.walk_forward import WalkForwardForecaster, load
 
 __all__ = ["Forecaster", "Panel", "WalkForwardForecaster", "__version__", "load", "read"]
 
@@ -26,7 +26,7 @@ _HOME = {
     "Forecaster": "fints.forecaster",
     "Panel": "fints.data",
     "WalkForwardForecaster": "fints.walk_forward",
-    "load": "fints.forecaster",
+    "load": "fints.walk_forward",
     "read": "fints.data",
 }
 

@@ -18,13 +18,15 @@ from sklearn.utils.validation import check_is_fitted
 from fints.config import fingerprint
 from fints.data import Panel
 from fints.data.decisions import Day, as_date
-from fints.forecaster import Forecaster, load
+from fints.forecaster import Forecaster
+from fints.forecaster import load as load_forecaster
 
-__all__ = ["Refit", "WalkForwardForecaster", "load_walk_forward"]
+__all__ = ["Refit", "WalkForwardForecaster", "load", "load_walk_forward"]
 
 FORMAT_VERSION = 1
 SPEC = "walk_forward.json"
 PERIODS = {"month": "1mo", "quarter": "1q", "year": "1y"}
+SUCCESSES = ("finished", "stopped_early")
 KEYS = ("decision_time", "asset", "horizon")
 
 
@@ -199,7 +201,8 @@ class WalkForwardForecaster(BaseEstimator):
         polars.DataFrame
             The columns of `Forecaster.predict`. `forecast` is the mean over seeds; `scale` the
             standard deviation of the mixture of their distributions; a quantile the mean of theirs.
-            With more than one seed also `seed_spread`, the standard deviation of their forecasts.
+            With more than one seed also `seed_spread`, the standard deviation of their forecasts, null
+        where a single one of them succeeded.
             `model_as_of` is the last outcome that any of them knows.
 
         Raises
@@ -209,7 +212,8 @@ class WalkForwardForecaster(BaseEstimator):
         ValueError
             If no date of the panel in [start, end] lies at or after the first refit.
         """
-        return self._gather(panel, start, end, _together)
+        together = _alone if self.num_seeds == 1 else _together
+        return self._gather(panel, start, end, together)
 
     def evaluate_frame(self, panel: Panel, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
         """Return the mean forecast beside the outcome, both in units of the target.
@@ -285,18 +289,19 @@ class WalkForwardForecaster(BaseEstimator):
         place = None if store is None else store / f"{_name(first, one.seed)}-{key}"
         note = None if place is None else place.with_suffix(".json")
         if note is not None and place is not None and note.is_file():
-            kept = json.loads(note.read_text(encoding="utf-8"))
-            fitted = load(place) if place.is_dir() else None
-            return fitted, Refit(
-                first=first, as_of=as_of, seed=one.seed, outcome=kept["outcome"], reason=kept["reason"]
-            )
+            found = _kept(note, place)
+            if found is not None:
+                fitted, outcome, reason = found
+                return fitted, Refit(first=first, as_of=as_of, seed=one.seed, outcome=outcome, reason=reason)
         one.fit(seen, train=(begin, None), validation=self.validation)
         result = one.result_
         assert result is not None
         refit = Refit(first=first, as_of=as_of, seed=one.seed, outcome=result.outcome, reason=result.reason)
-        succeeded = result.outcome in ("finished", "stopped_early")
+        succeeded = result.outcome in SUCCESSES
         if note is not None and place is not None:
             if succeeded:
+                if place.exists():
+                    shutil.rmtree(place)
                 one.save(place)
             place.parent.mkdir(parents=True, exist_ok=True)
             part = note.with_suffix(".part")
@@ -377,8 +382,8 @@ def load_walk_forward(path: str | Path) -> WalkForwardForecaster:
         raise ValueError(f"{path / SPEC} is damaged ({error!r}); save the forecaster again.") from error
     members: dict[dt.date, list[Forecaster]] = {refit.first: [] for refit in refits}
     for refit in refits:
-        if refit.outcome in ("finished", "stopped_early"):
-            members[refit.first].append(load(path / _name(refit.first, refit.seed)))
+        if refit.outcome in SUCCESSES:
+            members[refit.first].append(load_forecaster(path / _name(refit.first, refit.seed)))
     one = next(iter(members.values()))[0]
     walk = WalkForwardForecaster(Forecaster(one.experiment_, seed=refits[0].seed), **settings)
     walk.refits_ = refits
@@ -386,11 +391,37 @@ def load_walk_forward(path: str | Path) -> WalkForwardForecaster:
     return walk
 
 
+def load(path: str | Path) -> Forecaster | WalkForwardForecaster:
+    """Load what `Forecaster.save` or `WalkForwardForecaster.save` wrote.
+
+    Nothing is unpickled: the folder holds JSON and safetensors, and any other kind is refused.
+
+    Raises
+    ------
+    ValueError
+        If the folder is missing, foreign, damaged, or of a newer format.
+    """
+    return load_walk_forward(path) if (Path(path) / SPEC).is_file() else load_forecaster(path)
+
+
+def _kept(note: Path, place: Path) -> tuple[Forecaster | None, str, str] | None:
+    """Return a stored fit (None for one that failed), its outcome and reason; None if it is not whole."""
+    try:
+        told = json.loads(note.read_text(encoding="utf-8"))
+        outcome, reason = str(told["outcome"]), str(told["reason"])
+        return (load_forecaster(place) if outcome in SUCCESSES else None), outcome, reason
+    except (ValueError, KeyError, TypeError):
+        # Fitting again gives the same bits; a damaged fit is never taken for one that failed.
+        return None
+
+
+def _alone(members: list[Forecaster], panel: Panel, first: dt.date, last: dt.date) -> pl.DataFrame:
+    return members[0].predict(panel, start=first, end=last)
+
+
 def _together(members: list[Forecaster], panel: Panel, first: dt.date, last: dt.date) -> pl.DataFrame:
     """Return the ensemble's forecasts dated in [first, last]."""
     tables = [member.predict(panel, start=first, end=last) for member in members]
-    if len(tables) == 1:
-        return tables[0]
     stacked = pl.concat(tables)
     forecast = pl.col("forecast")
     columns = [forecast.mean()]

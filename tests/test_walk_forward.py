@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -11,6 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from sklearn.exceptions import NotFittedError
 
+import fints
 from fints import Forecaster
 from fints.config import Experiment, override
 from fints.data import Panel, load
@@ -181,3 +183,47 @@ def test_an_unfitted_one_says_so_and_early_dates_have_no_model(
         small().predict(panel)
     with pytest.raises(ValueError, match="lies at or after the first refit, 2010-02-16"):
         walk.predict(panel, end="2010-01-31")
+
+
+def test_a_refit_with_a_single_surviving_seed_forecasts_beside_whole_ones(
+    panel: Panel, walk: WalkForwardForecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = min(walk.members_)
+    left = {day: members[: 1 if day == first else 2] for day, members in walk.members_.items()}
+    monkeypatch.setattr(walk, "members_", left)
+    table = walk.predict(panel)
+    second = pl.col("decision_time") >= sorted(left)[1]
+    assert table.filter(~second)["seed_spread"].null_count() == table.filter(~second).height > 0
+    assert table.filter(second & pl.col("forecast").is_not_null())["seed_spread"].null_count() == 0
+    alone = left[first][0].predict(panel, start=first, end=table.filter(~second)["decision_time"].max())
+    assert_frame_equal(table.filter(~second).drop("seed_spread"), alone, check_exact=True)
+
+
+@pytest.mark.parametrize("damage", ["no weights", "cut weights", "cut note"])
+def test_a_damaged_fit_is_fitted_again_and_never_taken_for_one_that_failed(
+    panel: Panel, tmp_path: Path, damage: str
+) -> None:
+    short = panel[:"2010-03-31"]
+    want = small(num_seeds=2).fit(short, start=START, folder=tmp_path).predict(short)
+    fit = next(path for path in sorted(tmp_path.iterdir()) if path.is_dir())
+    if damage == "no weights":
+        shutil.rmtree(fit)
+    elif damage == "cut weights":
+        (fit / "weights.safetensors").write_bytes(b"cut")
+    else:
+        fit.with_suffix(".json").write_text("{")
+    again = small(num_seeds=2).fit(short, start=START, folder=tmp_path)
+    assert [len(members) for members in again.members_.values()] == [2, 2]
+    assert_frame_equal(again.predict(short), want, check_exact=True)
+
+
+def test_fints_load_reads_both_kinds_of_forecaster(
+    panel: Panel, walk: WalkForwardForecaster, tmp_path: Path
+) -> None:
+    both = fints.load(walk.save(tmp_path / "walk"))
+    assert isinstance(both, WalkForwardForecaster)
+    assert_frame_equal(both.predict(panel), walk.predict(panel), check_exact=True)
+    one = next(iter(walk.members_.values()))[0]
+    assert isinstance(fints.load(one.save(tmp_path / "one")), Forecaster)
+    with pytest.raises(ValueError, match="is not a saved forecaster"):
+        fints.load(tmp_path)
