@@ -271,6 +271,11 @@ class Transformer(nn.Module):
         """Whether `calibrate` sets anything under this network's residual scheme."""
         return any(self.residual.part(layer).calibrates for layer in range(len(self.branches)))
 
+    @property
+    def sees_later_tokens(self) -> bool:
+        """Whether the residual scheme lets a token see later ones."""
+        return any(self.residual.part(layer).sees_later_tokens for layer in range(len(self.branches)))
+
     def _check_initialiser(self, initialiser: str, residual: str) -> None:
         parts = {self.residual.part(layer) for layer in range(len(self.branches))}
         fixing = sorted(type(part).__name__ for part in parts if part.own_branch_scale)
@@ -304,11 +309,17 @@ def build(
     Networks of the same seed and sizes have the same embedding, head and branches under every
     residual scheme, and a shallower one has the first branches of a deeper one (up to the depth
     scaling of "depth_scaled").
+
+    Raises
+    ------
+    ValueError
+        If a size or a name cannot be used, or every token is to be forecast from under a scheme whose
+        tokens see later ones.
     """
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would seed every accelerator too, and nothing would put those back.
         torch.random.default_generator.manual_seed(seed)
-        return Transformer(
+        network = Transformer(
             num_features=num_features,
             context=context,
             residual=model.residual,
@@ -327,6 +338,12 @@ def build(
             num_horizons=num_horizons,
             value_residual=model.value_residual,
         )
+    if model.forecast_from == "every_token" and network.sees_later_tokens:
+        raise ValueError(
+            f'{model.residual} with over = "window" lets every token see the scale of later ones, so '
+            'model.forecast_from must be "last_token"; got "every_token". Or choose over = "past".'
+        )
+    return network
 
 
 def parameter_count(model: ModelConfig, *, num_features: int, context: int, num_horizons: int = 1) -> int:

@@ -92,6 +92,8 @@ class Residual(nn.Module, ABC, Generic[StateT]):
     """Whether the paper fixes the scale of fresh branches, so that no other scaling may be added."""
     calibrates: ClassVar[bool] = False
     """Whether `calibrate` sets anything."""
+    sees_later_tokens: bool = False
+    """Whether a token's state depends on later tokens, so that the last one alone may be forecast from."""
     parameter_formula: ClassVar[str]
     """The parameters beyond those of Pre-Norm as a formula, e.g. "n (n + 2) a sublayer"."""
 

@@ -103,6 +103,7 @@ class WindowRescaledPreNorm(AddingStream):
         check_sizes(width, num_sublayers, first_layer)
         _check_over(over)
         self.over = over
+        self.sees_later_tokens = over == "window"
         self.eps = norm_eps
         self.norms = nn.ModuleList(make_norm(norm, width, norm_eps) for _ in range(num_sublayers))
         self.final_norm = make_norm(norm, width, norm_eps)
@@ -181,6 +182,7 @@ class WindowScaleRestoringPostNorm(Residual[tuple[Tensor, Tensor]]):
         check_sizes(width, num_sublayers, first_layer)
         _check_over(over)
         self.over = over
+        self.sees_later_tokens = over == "window"
         self.eps = norm_eps
         self.norms = nn.ModuleList(make_norm(norm, width, norm_eps) for _ in range(num_sublayers))
 

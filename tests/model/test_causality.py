@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from fints.config import ModelConfig
+from fints.model import build
 from fints.residual import RESIDUALS
 
 
@@ -64,3 +68,24 @@ def test_relative_positions_know_distances_alone(model, x, residual):
 def test_a_window_longer_than_the_context_is_refused(model, x):
     with pytest.raises(ValueError, match="at most context = 12 tokens; got 24"):
         model()(torch.cat([x, x], dim=1))
+
+
+@pytest.mark.parametrize(
+    ("residual", "options"),
+    [
+        ("window_rescaled_pre_norm", {"over": "window"}),
+        ("window_scale_restoring_post_norm", {"over": "window"}),
+        ("by_depth", {"segments": [["pre_norm", 1], ["window_rescaled_pre_norm", 1, {"over": "window"}]]}),
+    ],
+)
+def test_a_scale_of_the_whole_window_is_refused_where_every_token_is_forecast_from(residual, options):
+    config = ModelConfig(residual=residual, residual_options=options, depth=2, width=8, num_heads=2)
+    with pytest.raises(ValueError, match='must be "last_token"; got "every_token"'):
+        build(config, num_features=3, context=6, seed=0)
+    last = replace(config, forecast_from="last_token")
+    network = build(last, num_features=3, context=6, seed=0)
+    x = torch.randn(2, 6, 3)
+    shocked = x.clone()
+    shocked[:, 4:] *= 1000
+    assert network.sees_later_tokens
+    assert not torch.equal(network(x).mean[:, :4], network(shocked).mean[:, :4])
