@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,8 @@ import typer
 from fints.terminal import AsJson, Refusal, print_fields, print_json, print_wrapped, refusing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from fints.config import ModelConfig
@@ -111,7 +114,7 @@ def schemes_show(
 
         mixing = depth_mixing(network, x)
         scheme, options = of["scheme"], of["options"]
-        chosen = ", ".join(f"{key} {value}" for key, value in of["chosen"].items())
+        chosen = _in_words(of["chosen"])
         note = f"{of['what']}\n{chosen}".strip()
         draw_matrix(mixing.mean.tolist(), path, title=scheme.replace("_", " "), note=note)
     sizes = {
@@ -123,6 +126,7 @@ def schemes_show(
         "scheme": scheme,
         "options": options,
         **_described(scheme, options, **sizes),
+        "equals_pre_norm_at_start": _starts_as_pre_norm(of["config"]),
         "what": of["what"],
         "width": of["width"],
         "sublayers": len(network.branches),
@@ -139,7 +143,7 @@ def schemes_show(
             "scheme": scheme,
             "equation": described["equation"],
             "paper": described["paper"],
-            "options": ", ".join(f"{key} {value}" for key, value in options.items()) or "none",
+            "options": _in_words(options) or "none",
             "parameters": f"{described['parameter_formula']}: {described['extra_parameters']:+,} "
             f"beyond Pre-Norm's at D {of['width']}, L {len(network.branches)}",
             "network": of["what"],
@@ -220,6 +224,25 @@ def _described(
     }
 
 
+def _starts_as_pre_norm(config: ModelConfig) -> bool:
+    """Return whether a fresh network of these options computes what Pre-Norm does, by running both."""
+    import torch
+
+    from fints.model import build
+
+    x = torch.randn(2, DAYS, FEATURES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    own = replace(config, norm_eps=1e-12, dropout=0.0, value_residual="none", forecast_from="last_token")
+    plain = replace(own, residual="pre_norm", residual_options={})
+    forecasts = []
+    with torch.no_grad():
+        for each in (own, plain):
+            network = build(each, num_features=FEATURES, context=DAYS, seed=0).double().eval()
+            network.calibrate(x)
+            forecasts.append(network(x).mean)
+    difference = (forecasts[0] - forecasts[1]).abs().max()
+    return bool(difference <= 1e-8 * forecasts[1].abs().max())
+
+
 def _options(given: list[str] | None) -> dict[str, Any]:
     """Read NAME=VALUE, the value as JSON if it is, else as a text."""
     options: dict[str, Any] = {}
@@ -232,6 +255,21 @@ def _options(given: list[str] | None) -> dict[str, Any]:
         except ValueError:
             options[name.replace("-", "_")] = value
     return options
+
+
+def _in_words(options: Mapping[str, Any]) -> str:
+    """Return options as text; the segments of a mixture as "pre_norm 2, frac_connections 4 (m 2)"."""
+
+    def told(value: Any) -> str:
+        if not isinstance(value, list):
+            return str(value)
+        parts = []
+        for name, blocks, *rest in value:
+            inner = _in_words(rest[0]) if rest else ""
+            parts.append(f"{name} {blocks}" + (f" ({inner})" if inner else ""))
+        return ", ".join(parts)
+
+    return ", ".join(f"{name} {told(value)}" for name, value in options.items())
 
 
 def _picture(out: Path | None, name: str | None, model: Path | None) -> Path:
@@ -254,8 +292,17 @@ def _fresh(
     from fints.residual import options_of
 
     heads = next(heads for heads in (4, 2, 1) if width % heads == 0)
-    config = ModelConfig(residual=name, residual_options=options, depth=depth, width=width, num_heads=heads)
+    config = ModelConfig(
+        residual=name,
+        residual_options=options,
+        depth=depth,
+        width=width,
+        num_heads=heads,
+        forecast_from="last_token",
+    )
     network = build(config, num_features=FEATURES, context=DAYS, seed=0).eval()
+    # A fit never starts from the constants of a scheme that measures them first.
+    network.calibrate(torch.randn(WINDOWS, DAYS, FEATURES, generator=torch.Generator().manual_seed(1)))
     generator = torch.Generator().manual_seed(0 if seed is None else seed)
     if seed is not None:
         spread = RANDOM_SPREAD / len(network.branches) ** 0.5
@@ -307,6 +354,7 @@ def _told(config: ModelConfig, defaults: dict[str, Any], what: str) -> dict[str,
         "scheme": config.residual,
         "options": defaults | config.residual_options,
         "chosen": config.residual_options,
+        "config": config,
         "norm": config.norm,
         "width": config.width,
         "what": what,

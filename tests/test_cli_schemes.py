@@ -144,3 +144,34 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_leaves_nothing(
     assert re.fullmatch(r"error: [^\n]+\n", err)
     assert said in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "equal"),
+    [
+        (("gated_streams",), True),
+        (("gated_streams", "--option", "variant=lerp_write"), False),
+        (("attention_residuals", "--option", "window=1"), False),
+        (("manifold_hyper_connections", "--option", "init=mhc_lite"), False),
+        (("skip_init", "--option", "initial_value=1"), True),
+        (("window_rescaled_pre_norm", "--option", "over=window"), False),
+    ],
+)
+def test_whether_it_starts_as_pre_norm_is_said_of_the_options_given(
+    run: Run, words: tuple[str, ...], equal: bool
+) -> None:
+    code, out, _ = run("show", *words, "--depth", "2", "--width", "8", "--json")
+    assert code == 0
+    assert json.loads(out)["equals_pre_norm_at_start"] is equal
+
+
+def test_a_scheme_that_measures_data_is_shown_as_a_fit_begins(run: Run) -> None:
+    # Without its measured skips Admin is Post-Norm, bit for bit.
+    admin, post = (json.loads(run("show", name, "--json")[1])["matrix"] for name in ("admin", "post_norm"))
+    assert admin[-1] != post[-1]
+
+
+def test_segments_are_told_in_words(run: Run) -> None:
+    segments = 'segments=[["pre_norm",1],["gated_streams",1,{"num_streams":2}]]'
+    out = run("show", "by_depth", "--depth", "2", "--option", segments)[1]
+    assert "segments pre_norm 1, gated_streams 1 (num_streams 2)" in out

@@ -42,11 +42,15 @@ def draw_matrix(matrix: Sequence[Sequence[float]], path: Path, *, title: str, no
         axes.set_ylabel("reader: sublayer k, then the read-out")
         _colour_bar(canvas, image, [axes], limit, [values], location="right")
         # The upper triangle is empty: there is nothing to read yet.
-        axes.legend(
-            *_kinds(), loc="upper right", bbox_to_anchor=(1.0, 0.86), handlelength=1.0, handleheight=0.8
+        lines = [line for part in note.splitlines() for line in textwrap.wrap(part, 36)]
+        axes.text(
+            0.985, 0.985, "\n".join(lines), transform=axes.transAxes, ha="right", va="top", fontsize=6.5
         )
-        lines = "\n".join(line for part in note.splitlines() for line in textwrap.wrap(part, 36))
-        axes.text(0.985, 0.985, lines, transform=axes.transAxes, ha="right", va="top", fontsize=6.5)
+        # Below the note, however long it is.
+        below = 0.95 - 0.045 * len(lines)
+        axes.legend(
+            *_kinds(), loc="upper right", bbox_to_anchor=(1.0, below), handlelength=1.0, handleheight=0.8
+        )
         metadata = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": "fints"}}
         canvas.savefig(path, dpi=300, metadata=metadata.get(path.suffix))
 
