@@ -33,6 +33,7 @@ OTHER: dict[str, Any] = {
     "model.residual": "post_norm",
     "model.residual_options": {"num_streams": 2},
     "model.norm": "rms_norm",
+    "model.value_residual": "fixed",
     "model.activation": "relu",
     "model.positions": "learned",
     "model.initialiser": "xavier_uniform",
