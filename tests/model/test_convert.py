@@ -119,7 +119,12 @@ def test_anything_else_is_refused_with_the_reason(source):
         ("pre_norm", "dynamic_hyper_connection", {}, "Did you mean 'dynamic_hyper_connections'"),
         ("pre_norm", "static_hyper_connections", {"streams": 2}, "num_streams"),
         ("pre_norm", "manifold_hyper_connections", {"init": "mhc_lite", "mix": "permutations"}, "differ by"),
-        ("pre_norm", "by_depth", {"segments": [["pre_norm", 1], ["peri_ln", 2]]}, "equal Pre-Norm when fresh"),
+        (
+            "pre_norm",
+            "by_depth",
+            {"segments": [["pre_norm", 1], ["peri_ln", 2]]},
+            "equal Pre-Norm when fresh",
+        ),
         ("static_hyper_connections", "pre_norm", {}, "another mix of what came before"),
         ("pre_norm", "post_norm", {}, "norms the trunk"),
     ],

@@ -20,7 +20,7 @@ EXCEPTED: dict[str, str] = {}
 
 @pytest.fixture(scope="module")
 def windows():
-    """Features (A, W, T, F), the oracle's forecast and the outcome (A, W, T) of a linear signal at R2 20 %."""
+    """Features (A, W, T, F), oracle forecast and outcome (A, W, T) of a linear signal at R2 20 %."""
     drawn = simulate(num_assets=40, num_days=2000, r2=0.20, signal="linear", noise="gaussian", seed=11)
     frame = drawn.panel.frame.join(drawn.signal, on=["date", "asset"]).sort("asset", "date")
     shape = (40, frame.height // 40)
