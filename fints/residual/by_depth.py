@@ -140,7 +140,9 @@ class ByDepth(Residual[State]):
             )
             if i + 1 < len(parsed):
                 empty = build_residual(segment.name, segment.options, width=width, num_sublayers=0, norm=norm)
-                total -= a_norm * _has_final_norm(empty)
+                if _has_final_norm(empty):
+                    # That of a part without norms is an identity, which has none.
+                    total -= sum(p.numel() for p in empty.get_submodule("final_norm").parameters())
                 following = RESIDUALS[parsed[i + 1].name]
                 total += a_norm * (following.normalises_trunk and not scheme.normalises_trunk)
         return total
@@ -185,7 +187,7 @@ class ByDepth(Residual[State]):
         """Return the step of the segment of `layer`, with the hand-over where it is the last one.
 
         None where the step is not linear at the weights of `state`: in a part of that kind, at a norm
-        between parts, and where the weights of `merge` depend on the sublayer's output (attention over
+        between parts, into a part that rescales what it opens, and where the weights of `merge` depend on the sublayer's output (attention over
         depth below another part).
         """
         i, local = self._locate(layer)
@@ -200,8 +202,11 @@ class ByDepth(Residual[State]):
         other = part.merging(part.step(state, local, torch.ones_like), local + 1)
         if merging is None or other is None or not torch.equal(merging, other):
             return None
-        first = following.mixing(following.open(part.merge(state, local)), 0)
-        if first is None:
+        h = part.merge(state, local)
+        opened = following.open(h)
+        first = following.mixing(opened, 0)
+        # A part that rescales what it is given is not linear there.
+        if first is None or not torch.allclose(following.merge(opened, 0), h):
             return None
         # Every slot of a fresh state holds what was merged.
         carry = (mixing.carry * merging.unsqueeze(-2)).sum(-1, keepdim=True)

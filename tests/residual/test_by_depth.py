@@ -191,7 +191,7 @@ def test_a_mixture_is_one_graph_with_the_same_gradients(network, x, segments):
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
-@pytest.mark.parametrize("segments", [*LAYOUTS, SAME_START], ids=names)
+@pytest.mark.parametrize("segments", [*LAYOUTS, SAME_START, [DYNAMIC, ["re_zero", 2], PRE]], ids=names)
 def test_parameters_are_those_of_the_formula(segments, norm):
     num_sublayers = 2 * sum(segment[1] for segment in segments)
     residual = build_residual(
@@ -287,8 +287,11 @@ def test_no_mixing_weights_are_claimed_where_a_boundary_is_not_linear(network, x
     assert trained.residual.mixing(states[3], 3) is None
     fresh = mixture(network, [FULL, PRE])
     assert fresh.residual.mixing(fresh.states(x)[3], 3) is not None
-    normed = mixture(network, [PRE, POST])
-    assert normed.residual.mixing(normed.states(x)[1], 1) is None
+    for above in ("post_norm", "peri_ln", "window_rescaled_pre_norm"):
+        rescaled = mixture(network, [PRE, [above, 1]])
+        states = rescaled.states(x)
+        assert rescaled.residual.mixing(states[0], 0) is not None
+        assert rescaled.residual.mixing(states[1], 1) is None
 
 
 @pytest.mark.parametrize(
