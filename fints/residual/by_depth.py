@@ -187,8 +187,8 @@ class ByDepth(Residual[State]):
         """Return the step of the segment of `layer`, with the hand-over where it is the last one.
 
         None where the step is not linear at the weights of `state`: in a part of that kind, at a norm
-        between parts, into a part that rescales what it opens, and where the weights of `merge` depend on the sublayer's output (attention over
-        depth below another part).
+        between parts, into a part that rescales what it opens, and where the weights of `merge` depend on
+        the sublayer's output (attention over depth below another part).
         """
         i, local = self._locate(layer)
         part = self._part(i)
