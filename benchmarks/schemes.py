@@ -2,6 +2,7 @@
 
     python benchmarks/schemes.py
     python benchmarks/schemes.py --schemes pre_norm dynamic_hyper_connections --depth 48 --json out.json
+    python benchmarks/schemes.py --times-only
     python benchmarks/schemes.py --packages ~/.cache/fints/benchmark-packages
 
 One step is forward, backward and AdamW on random windows. All networks live in one process and take
@@ -56,7 +57,10 @@ def main() -> None:
         return
     if not packages:
         print(f"skipped: {' and '.join(PACKAGES)} (give --packages FOLDER to install and measure them)\n")
-    rows = [{"arm": arm.name, **_memory_apart(arm)} for arm in arms]
+    if arguments.times_only:
+        rows = [{"arm": arm.name, **_counts(arm, sizes)} for arm in arms]
+    else:
+        rows = [{"arm": arm.name, **_memory_apart(arm)} for arm in arms]
     times = _interleaved(arms, sizes, arguments.rounds)
     modes = [name for name in ("pre_norm, plain", "pre_norm, compiled") if name in times]
     reference = min(modes, key=lambda name: statistics.median(times[name]))
@@ -68,7 +72,8 @@ def main() -> None:
         row["time"] = statistics.median(ratios)
         row["quartiles"] = statistics.quantiles(ratios, n=4)[::2] if len(ratios) > 1 else ratios * 2
         for name in ("bytes", "parameters", "flops"):
-            row[f"{name}_ratio"] = row[name] / base[name]
+            if name in row:
+                row[f"{name}_ratio"] = row[name] / base[name]
     rate = _matrix_rate(sizes, arguments.rounds)
     share = base["flops"] / min(times[reference]) / rate
     _print(rows, sizes, reference, rate, share, arguments)
@@ -100,6 +105,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--schemes", nargs="+", default=list(RESIDUALS), metavar="NAME")
     parser.add_argument("--packages", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "--times-only", action="store_true", help="no memory, which takes longest"
+    )
     parser.add_argument("--json", metavar="PATH")
     parser.add_argument("--memory-of", metavar="ARM", help="measure one arm's memory, in this process")
     arguments = parser.parse_args()
@@ -165,14 +173,17 @@ def _memory(arm: Arm, sizes: Sizes) -> dict[str, Any]:
     step()
     step()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    plain = Arm(arm.name, arm.build)
+    del network, step
+    return {"bytes": peak - before, **_counts(arm, sizes), "first_seconds": first}
+
+
+def _counts(arm: Arm, sizes: Sizes) -> dict[str, Any]:
+    network, step = step_of(Arm(arm.name, arm.build), sizes)
     with FlopCounterMode(display=False) as counter:
-        step_of(plain, sizes)[1]()
+        step()
     return {
-        "bytes": peak - before,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "flops": counter.get_total_flops(),
-        "first_seconds": first,
     }
 
 
@@ -220,10 +231,11 @@ def _print(
     )
     for row in rows:
         low, high = row["quartiles"]
+        memory = f"{row['bytes_ratio']:6.2f}" if "bytes_ratio" in row else f"{'-':>6}"
+        first = f"{row['first_seconds']:5.1f}s" if "first_seconds" in row else f"{'-':>6}"
         print(
-            f"{row['arm']:<44} {row['milliseconds']:7.1f} {row['time']:5.2f} {low:4.2f} - {high:4.2f} "
-            f"{row['bytes_ratio']:6.2f} {row['parameters_ratio']:6.3f} {row['flops_ratio']:5.2f} "
-            f"{row['first_seconds']:5.1f}s"
+            f"{row['arm']:<42} {row['milliseconds']:7.1f} {row['time']:5.2f} {low:4.2f} - {high:4.2f} "
+            f"{memory} {row['parameters_ratio']:6.3f} {row['flops_ratio']:5.2f} {first}"
         )
     print(
         f"\nmatrix products at these shapes: {rate / 1e9:.0f} billion operations a second (best of "
