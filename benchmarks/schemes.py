@@ -105,9 +105,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--schemes", nargs="+", default=list(RESIDUALS), metavar="NAME")
     parser.add_argument("--packages", type=Path, metavar="FOLDER")
-    parser.add_argument(
-        "--times-only", action="store_true", help="no memory, which takes longest"
-    )
+    parser.add_argument("--times-only", action="store_true", help="no memory, which takes longest")
     parser.add_argument("--json", metavar="PATH")
     parser.add_argument("--memory-of", metavar="ARM", help="measure one arm's memory, in this process")
     arguments = parser.parse_args()
