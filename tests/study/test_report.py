@@ -128,7 +128,7 @@ def test_every_arm_has_its_mixing_matrix_and_the_caption_says_what_the_embedding
         last = own.filter(reader=layers).sort("source")["mean"].abs()
         share = f"{100 * last[0] / last.sum():.1f} % ({100 / (layers + 1):.1f} % if all alike)"
         assert f"{arm['name']} {share}" in caption
-    assert "the scales of its norms held as they are" in caption
+    assert "the scales of the norms held as they are" in caption
 
 
 def test_a_run_that_claims_nothing_says_so_twice(make_study, tmp_path):
