@@ -8,6 +8,12 @@ import torch
 from fints.residual import RESIDUALS
 
 
+# Of each kind of step one goes through the compiler itself, which takes long: all are captured below.
+COMPILED = ("pre_norm", "dynamic_hyper_connections", "manifold_hyper_connections", "attention_residuals")
+# torch's own tracer does what torch warns of, where a step has an autograd function.
+INSTANTIATED = pytest.mark.filterwarnings("ignore:.*Function'> should not be instantiated:DeprecationWarning")
+
+
 @pytest.fixture(params=list(RESIDUALS))
 def residual(request):
     return request.param
@@ -43,6 +49,7 @@ def test_checkpointing_replays_dropout(model, x, residual):
     assert all(torch.equal(gradients[name], g) for name, g in plain_gradients.items())
 
 
+@INSTANTIATED
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["kept", "checkpointed"])
 def test_the_pass_is_one_graph_with_equal_gradients(model, x, residual, checkpointed):
@@ -90,7 +97,9 @@ def test_bfloat16_autocast_is_close_and_finite(model, x, residual, checkpointed)
 
 # torch warns about itself while it imports its own compiler; nothing here calls what it names.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@INSTANTIATED
 @pytest.mark.slow
+@pytest.mark.parametrize("residual", COMPILED, indirect=True)
 def test_compiled_code_agrees_with_the_plain_pass(model, x, residual):
     network = model(residual=residual, random=True, depth=1)
     torch._dynamo.reset()
