@@ -7,7 +7,6 @@ import torch
 
 from fints.residual import RESIDUALS
 
-
 # Of each kind of step one goes through the compiler itself, which takes long: all are captured below.
 COMPILED = ("pre_norm", "dynamic_hyper_connections", "manifold_hyper_connections", "attention_residuals")
 # torch's own tracer does what torch warns of, where a step has an autograd function.
