@@ -21,6 +21,7 @@ def mutants():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_third_mutant_is_killed_by_the_test_it_names(mutants, capsys):
     # All of them take minutes: `python tests/mutants/run.py` plants them.
     chosen = mutants.MUTANTS[::3]
