@@ -7,8 +7,8 @@ import torch
 
 from fints.residual import RESIDUALS
 
-# Of each kind of step one goes through the compiler itself, which takes long: all are captured below.
-COMPILED = ("pre_norm", "dynamic_hyper_connections", "manifold_hyper_connections", "attention_residuals")
+# These go through the compiler itself, which takes long: the steps of all are captured below.
+COMPILED = ("pre_norm", "dynamic_hyper_connections")
 # torch's own tracer does what torch warns of, where a step has an autograd function.
 INSTANTIATED = pytest.mark.filterwarnings("ignore:.*Function'> should not be instantiated:DeprecationWarning")
 
