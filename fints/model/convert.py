@@ -193,7 +193,9 @@ def _unfold_depth(source: Transformer, target: Transformer) -> None:
 
 def _scale_norms(source: Transformer, target: Transformer, power: float) -> None:
     _copy_shared(source, target)
-    for layer, norm in enumerate(target.residual.norms):  # type: ignore[arg-type]
+    norms = target.residual.get_submodule("norms")
+    assert isinstance(norms, nn.ModuleList)
+    for layer, norm in enumerate(norms):
         for parameter in norm.parameters():
             parameter.mul_((layer // 2 + 1) ** power)
 

@@ -80,7 +80,9 @@ def view_of(scheme: Residual[Any], first: int, count: int) -> Residual[Any]:
     Needs what every scheme keeps: all that belongs to a sublayer is an entry of a container, or of the
     first axis of a buffer, that is as long as there are sublayers.
     """
-    num_sublayers = len(scheme.get_submodule("norms"))  # type: ignore[arg-type]
+    norms = scheme.get_submodule("norms")
+    assert isinstance(norms, nn.ModuleList)
+    num_sublayers = len(norms)
     view = copy.copy(scheme)
     view._modules, view._buffers = dict(scheme._modules), dict(scheme._buffers)
     for name, module in scheme._modules.items():

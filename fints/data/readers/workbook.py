@@ -51,7 +51,7 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[str 
         KeyError,
         IndexError,
         OSError,
-        NotImplementedError,
+        NotImplementedError,  # zipfile's word for a compression that it does not know
     ) as error:
         raise ValueError(f"{path}: is a damaged workbook ({error!r}). Save or download it again.") from error
     filled = [(place, row) for place, row in rows if any(cell is not None for cell in row.values())]
