@@ -28,7 +28,7 @@ LANES = 16
 MOST_STREAMS = 8
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.cpp", "depth_kernels.cpp"))
-HEADERS = (Path(__file__).with_name("vectors.h"),)
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("elementary.h", "share.h", "vectors.h"))
 FLAGS = (
     "-O3",
     "-march=native",
