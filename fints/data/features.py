@@ -63,7 +63,7 @@ def features(panel: Panel, names: Sequence[str]) -> pl.DataFrame:
     ValueError
         If a name is no recipe and no column (the nearest is suggested), is both, or has impossible lags.
     """
-    history = History(panel)
+    history = History.of(panel)
     return panel.frame.select(
         "date",
         "asset",
@@ -83,64 +83,115 @@ def longest_lag(panel: Panel, names: Sequence[str]) -> int:
 
 
 class History:
-    """The log prices of a panel, laid out asset by asset, own trading days only.
+    """Log prices of assets one after another, own trading days only, dates ascending within an asset.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        (N,) where each observation stands in a table of `num_rows` rows.
+    counts : numpy.ndarray
+        Number of observations of each asset, in order; they add up to N.
+    log_price : numpy.ndarray
+        (N,).
 
     Attributes
     ----------
-    rows : numpy.ndarray
-        (N,) row of ``panel.frame`` of each observation; assets one after another, dates ascending within.
     age : numpy.ndarray
         (N,) number of earlier observations of the same asset.
     left : numpy.ndarray
         (N,) number of later observations of the same asset.
-    log_price, log_return : numpy.ndarray
-        (N,); ``log_return[i]`` is that since the previous own trading day, meaningless at age 0.
+    log_return : numpy.ndarray
+        (N,) that since the previous own trading day, meaningless at age 0.
     """
 
-    def __init__(self, panel: Panel) -> None:
-        price = pl.col(panel.price)
-        # polars' log is a scalar call an element: its bits do not depend on the element's place in the
-        # column.
-        observed = (
-            panel.frame.with_row_index("row")
-            .filter(price.is_not_null())
-            .sort("asset", "date")
-            .select(
-                "row",
-                price.log().alias("log_price"),
-                pl.int_range(pl.len()).over("asset").alias("age"),
-                (pl.len().over("asset") - 1 - pl.int_range(pl.len()).over("asset")).alias("left"),
-            )
-        )
-        self.num_rows = panel.frame.height
-        self.rows = observed["row"].to_numpy().astype(np.int64)
-        self.age = observed["age"].to_numpy()
-        self.left = observed["left"].to_numpy()
-        self.log_price = observed["log_price"].to_numpy()
+    def __init__(self, rows: Array, num_rows: int, counts: Array, log_price: Array) -> None:
+        self.rows = rows
+        self.num_rows = num_rows
+        self.log_price = log_price
+        ends = np.repeat(np.cumsum(counts), counts)
+        self.left = ends - 1 - np.arange(len(rows))
+        self.age = np.repeat(counts, counts) - 1 - self.left
         self.log_return = self.log_price - lag(self.log_price, 1)
+
+    @classmethod
+    def of(cls, panel: Panel) -> History:
+        """Return the history of a panel; `rows` are those of ``panel.frame``."""
+        observed = (
+            panel.frame.select("asset", "date", panel.price)
+            .with_row_index("row")
+            .filter(pl.col(panel.price).is_not_null())
+            .sort("asset", "date")
+        )
+        counts = observed["asset"].rle_id().unique_counts().to_numpy().astype(np.int64)
+        rows = observed["row"].to_numpy().astype(np.int64)
+        return cls(rows, panel.frame.height, counts, logarithm(observed[panel.price].to_numpy()))
+
+    @classmethod
+    def of_block(cls, prices: Array) -> History:
+        """Return the history of (A, D) prices, NaN where an asset did not trade; `rows` count A x D cells."""
+        traded = ~np.isnan(prices)
+        return cls(np.flatnonzero(traded), traded.size, traded.sum(1), logarithm(prices[traded]))
+
+    def feature(self, family: str, lags: tuple[int, ...]) -> Array:
+        """Return a recipe of own trading days (N,), NaN where it is undefined."""
+        if family == "return":
+            return self.difference(lags[0], 0)
+        if family == "momentum":
+            return self.difference(lags[0], lags[1])
+        deviation = self.volatility(lags[0])
+        if family == "volatility":
+            return deviation
+        assert family == "log_volatility"
+        moves = deviation > 0
+        values = np.full_like(deviation, np.nan)
+        values[moves] = logarithm(deviation[moves])
+        return values
 
     def difference(self, far: int, near: int) -> Array:
         """Return p_{t-near} - p_{t-far} (N,), NaN where the asset is younger than `far`."""
-        values = lag(self.log_price, near) - lag(self.log_price, far)
-        return np.where(self.age >= far, values, np.nan)
+        values = np.full_like(self.log_price, np.nan)
+        number = len(values)
+        if far < number:
+            values[far:] = self.log_price[far - near : number - near] - self.log_price[: number - far]
+        values[self.age < far] = np.nan
+        return values
 
     def volatility(self, window: int) -> Array:
         """Return the sample standard deviation (N,) of the last `window` log returns, NaN if younger."""
+        number = len(self.log_return)
         known = self.age >= window
-        total, squares = np.zeros_like(self.log_return), np.zeros_like(self.log_return)
+        if not known.any():
+            return np.full(number, np.nan)
+        # Places before k have no k-th lag: no asset there is old enough to be known.
+        mean, squares = np.zeros(number), np.zeros(number)
         for k in range(window):
-            total += lag(self.log_return, k)
-        mean = total / window
+            mean[k:] += self.log_return[: number - k]
+        mean /= window
+        room = np.empty(number)
         for k in range(window):
-            squares += (lag(self.log_return, k) - mean) ** 2
-        deviation = np.sqrt(squares / (window - 1))
-        return np.where(known, np.where(deviation < NO_VOLATILITY, 0.0, deviation), np.nan)
+            apart = np.subtract(self.log_return[: number - k], mean[k:], out=room[: number - k])
+            apart *= apart
+            squares[k:] += apart
+        squares /= window - 1
+        deviation = np.sqrt(squares, out=squares)
+        deviation[deviation < NO_VOLATILITY] = 0.0
+        deviation[~known] = np.nan
+        return deviation
 
     def on_rows(self, values: Array) -> pl.Series:
-        """Return (N,) values as a column on the rows of the panel, null where missing."""
+        """Return (N,) values as a column on all rows, null where missing."""
+        return pl.Series(self.spread(values)).fill_nan(None)
+
+    def spread(self, values: Array) -> Array:
+        """Return (N,) values on all rows (num_rows,), NaN where there is no observation."""
         column = np.full(self.num_rows, np.nan)
         column[self.rows] = values
-        return pl.Series(column).fill_nan(None)
+        return column
+
+
+def logarithm(values: Array) -> Array:
+    """Return natural logarithms whose bits do not depend on an element's place: polars makes a call each."""
+    return pl.Series(values, dtype=pl.Float64).log().to_numpy()
 
 
 def lag(values: Array, k: int) -> Array:
@@ -154,49 +205,53 @@ def lag(values: Array, k: int) -> Array:
 
 
 def _feature(panel: Panel, history: History, name: str) -> pl.Series:
+    recipe = recipe_of(panel, name)
+    if recipe is None:
+        return panel.frame[name]
+    family, lags = recipe
+    if family == "rank":
+        return rank_of(panel.frame["date"], _feature(panel, history, name.removeprefix("rank_")))
+    return history.on_rows(history.feature(family, lags))
+
+
+def rank_of(dates: pl.Series, values: pl.Series) -> pl.Series:
+    """Return the rank of each value among those of its date, -1/2 to 1/2; rows stand by date."""
+    value = pl.col("value")
+    count = value.count().over("date")
+    rank = value.rank("average").over("date")
+    centred = pl.when(count > 1).then((rank - 1) / (count - 1) - 0.5).otherwise(0.0)
+    return (
+        pl.DataFrame({"date": dates, "value": values})
+        .select(pl.when(value.is_not_null()).then(centred))
+        .to_series()
+    )
+
+
+def recipe_of(panel: Panel, name: str) -> tuple[str, tuple[int, ...]] | None:
+    """Return family and lags of a feature, ("rank", ()) of a rank, None of a column of the panel.
+
+    Raises
+    ------
+    ValueError
+        As `features`.
+    """
     recipe = _recipe(name)
     is_column = name in (panel.price, *panel.feature_columns)
     if recipe is not None and is_column:
         raise ValueError(
             f"feature {name!r} is a recipe and a column of {panel.name}: which is meant? Rename the column."
         )
-    if is_column:
-        return panel.frame[name]
-    if recipe is None:
+    if recipe is None and not is_column:
         raise ValueError(_unknown(panel, name))
-    family, lags = recipe
-    if family == "return":
-        return history.on_rows(history.difference(lags[0], 0))
-    if family == "momentum":
-        return history.on_rows(history.difference(lags[0], lags[1]))
-    if family == "volatility":
-        return history.on_rows(history.volatility(lags[0]))
-    if family == "log_volatility":
-        deviation = history.on_rows(history.volatility(lags[0]))
-        return deviation.to_frame("v").select(pl.when(pl.col("v") > 0).then(pl.col("v").log())).to_series()
-    return _rank(panel, _feature(panel, history, name.removeprefix("rank_")))
+    return recipe
 
 
 def _longest_lag(panel: Panel, name: str) -> int:
-    recipe = _recipe(name)
+    recipe = recipe_of(panel, name)
     if recipe is None:
-        if name not in (panel.price, *panel.feature_columns):
-            raise ValueError(_unknown(panel, name))
         return 0
     family, lags = recipe
     return _longest_lag(panel, name.removeprefix("rank_")) if family == "rank" else max(lags)
-
-
-def _rank(panel: Panel, values: pl.Series) -> pl.Series:
-    value = pl.col("value")
-    count = value.count().over("date")
-    rank = value.rank("average").over("date")
-    centred = pl.when(count > 1).then((rank - 1) / (count - 1) - 0.5).otherwise(0.0)
-    return (
-        panel.frame.select("date", value=values)
-        .select(pl.when(value.is_not_null()).then(centred))
-        .to_series()
-    )
 
 
 def _recipe(name: str) -> tuple[str, tuple[int, ...]] | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-__all__ = ["StandardScaler"]
+from fints.data.exact import Moments
+
+__all__ = ["StandardScaler", "measure"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,26 +53,40 @@ class StandardScaler:
         ValueError
             If a feature is absent, has no value on these rows, or is not finite.
         """
-        means, deviations = [], []
+        found = {}
         for name in names:
             if name not in frame.columns:
                 raise ValueError(f"the scaler needs a column {name!r}; got {', '.join(frame.columns)}.")
-            values = frame[name].cast(pl.Float64).fill_nan(None).drop_nulls().to_list()
-            if not values:
+            found[name] = moments = Moments()
+            values = frame[name].cast(pl.Float64).fill_nan(None).drop_nulls()
+            measure(moments, name, values.to_numpy())
+        return self.of(found, frame.height)
+
+    def of(self, moments: Mapping[str, Moments], rows: int) -> StandardScaler:
+        """Return the scaler of features whose training values, on `rows` rows, have these moments.
+
+        Raises
+        ------
+        ValueError
+            If a feature has no value.
+        """
+        for name, one in moments.items():
+            if not one.count:
                 raise ValueError(
-                    f"feature {name!r} has no value on the {frame.height} training rows: its history is "
+                    f"feature {name!r} has no value on the {rows} training rows: its history is "
                     "longer than the training period. Train on more days or leave it out."
                 )
-            if not all(map(math.isfinite, values)):
-                raise ValueError(f"feature {name!r} must be finite or null on the training rows.")
-            if min(values) == max(values):
-                means.append(values[0])
-                deviations.append(1.0)
-                continue
-            mean = math.fsum(values) / len(values)
-            means.append(mean)
-            deviations.append(math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)))
-        return replace(self, names=tuple(names), mean=tuple(means), std=tuple(deviations))
+        return replace(
+            self,
+            names=tuple(moments),
+            mean=tuple(one.mean for one in moments.values()),
+            std=tuple(one.deviation or 1.0 for one in moments.values()),
+        )
+
+    def scale(self, values: np.ndarray) -> np.ndarray:
+        """Return (..., F) features, in the order of `names`, scaled and clipped; NaN stays NaN."""
+        scaled: np.ndarray = (values - np.array(self.mean)) / np.array(self.std)
+        return np.clip(scaled, -self.clip, self.clip, out=scaled)
 
     def transform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return `frame` with the scaler's features scaled and clipped; null stays null."""
@@ -92,3 +108,20 @@ class StandardScaler:
             std=tuple(values["std"]),
             clip=values["clip"],
         )
+
+
+def measure(moments: Moments, name: str, values: np.ndarray) -> None:
+    """Take the training values (N,) of a feature into its moments.
+
+    Raises
+    ------
+    ValueError
+        If one is infinite, or so large that its square is.
+    """
+    try:
+        moments.add(values)
+    except ValueError as error:
+        raise ValueError(
+            f"feature {name!r} must be finite or null on the training rows, and below 3e150; drop or divide "
+            "the column."
+        ) from error

@@ -208,7 +208,7 @@ class _OwnDays:
     """
 
     def __init__(self, panel: Panel) -> None:
-        self._history = history = History(panel)
+        self._history = history = History.of(panel)
         asset = np.cumsum(history.age == 0) - 1
         self.place = (history.age, asset)
         self.shape = (int(history.age.max()) + 1, int(asset[-1]) + 1)

@@ -25,7 +25,7 @@ import difflib
 import numpy as np
 import polars as pl
 
-from fints.data.features import NO_VOLATILITY, History, lag
+from fints.data.features import NO_VOLATILITY, History
 from fints.data.panel import Panel
 
 __all__ = ["TARGETS", "targets"]
@@ -34,6 +34,7 @@ TARGETS = ("log_return", "volatility_scaled", "cross_sectional")
 
 VOLATILITY_WINDOW = 63
 VOLATILITY_HALF_LIFE = 21
+NO_DATE = np.iinfo(np.int32).min
 
 
 def targets(panel: Panel, name: str, horizon: int) -> pl.DataFrame:
@@ -53,26 +54,51 @@ def targets(panel: Panel, name: str, horizon: int) -> pl.DataFrame:
     ValueError
         If the name is unknown or the horizon is not a whole number of at least 1.
     """
+    check_target(name, horizon)
+    history = History.of(panel)
+    forward, ahead = forward_returns(history, horizon)
+    dates = panel.frame["date"].to_physical().to_numpy()[history.rows]
+    label_end = np.full(panel.frame.height, NO_DATE, np.int32)
+    known = history.left >= horizon
+    label_end[history.rows[known]] = dates[ahead[known]]
+    return in_units(
+        panel.frame.select(
+            "date",
+            "asset",
+            forward=history.on_rows(forward),
+            sigma=history.on_rows(causal_volatility(history)),
+            label_end=pl.Series(label_end),
+        ).with_columns(pl.when(pl.col("label_end") != NO_DATE).then("label_end").cast(pl.Date)),
+        name,
+        horizon,
+    )
+
+
+def check_target(name: str, horizon: int) -> None:
+    """Refuse a target that there is not, or a horizon that is none.
+
+    Raises
+    ------
+    ValueError
+        With what to choose.
+    """
     if name not in TARGETS:
         near = difflib.get_close_matches(str(name), TARGETS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"unknown target {name!r}.{hint} Choose one of {', '.join(TARGETS)}.")
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
         raise ValueError(f"horizon must be a whole number of trading days, at least 1; got {horizon!r}.")
-    history = History(panel)
+
+
+def forward_returns(history: History, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return p_{t+h} - p_t (N,), NaN where unknown, and the place of t + h in the history (N,)."""
     known = history.left >= horizon
     ahead = np.minimum(np.arange(len(known)) + horizon, len(known) - 1)
-    forward = np.where(known, history.log_price[ahead] - history.log_price, np.nan)
-    dates = panel.frame["date"].to_physical().to_numpy()[history.rows]
-    label_end = np.full(panel.frame.height, np.iinfo(np.int32).min, np.int32)
-    label_end[history.rows[known]] = dates[ahead[known]]
-    frame = panel.frame.select(
-        "date",
-        "asset",
-        forward=history.on_rows(forward),
-        sigma=history.on_rows(causal_volatility(history)),
-        label_end=pl.Series(label_end),
-    ).with_columns(pl.when(pl.col("label_end") != np.iinfo(np.int32).min).then("label_end").cast(pl.Date))
+    return np.where(known, history.log_price[ahead] - history.log_price, np.nan), ahead
+
+
+def in_units(frame: pl.DataFrame, name: str, horizon: int) -> pl.DataFrame:
+    """Return the frame of `targets` from ``date, asset, forward, sigma, label_end``, whole dates at a time."""
     forward_return = pl.col("forward")
     if name == "log_return":
         frame = frame.with_columns(target=forward_return, scale=pl.lit(1.0))
@@ -102,8 +128,9 @@ def causal_volatility(history: History) -> np.ndarray:
     weights = 0.5 ** (np.arange(VOLATILITY_WINDOW) / VOLATILITY_HALF_LIFE)
     weights = weights / weights.sum()
     squares = history.log_return**2
-    variance = np.zeros_like(squares)
-    for k, weight in enumerate(weights):
-        variance += weight * lag(squares, k)
+    number = len(squares)
+    variance = np.zeros(number)
+    for k, weight in enumerate(weights[:number]):
+        variance[k:] += weight * squares[: number - k]
     sigma = np.sqrt(variance)
     return np.where((history.age >= VOLATILITY_WINDOW) & (sigma > NO_VOLATILITY), sigma, np.nan)
