@@ -20,7 +20,11 @@ from torch import Tensor, nn
 
 from fints.residual.attention_residuals import AttentionResiduals, BlockAttentionResiduals
 from fints.residual.base import Branch, Residual, full_precision
+from fints.residual.frac_connections import FracConnections, StaticFracConnections
 from fints.residual.fused_depth import FusedDepth
+from fints.residual.fused_frac import FusedFrac
+from fints.residual.fused_gated import FusedGated
+from fints.residual.gated_streams import GatedStreams
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
 from fints.residual.manifold import ITERATIONS, ManifoldHyperConnections
 from fints.residual.native import LANES, MOST_STREAMS
@@ -112,11 +116,15 @@ _FORMS: dict[type[Residual[Any]], type[Fused]] = {
 }
 
 
-def fused(scheme: Residual[Any]) -> Fused | FusedDepth | None:
+def fused(scheme: Residual[Any]) -> Fused | FusedDepth | FusedFrac | FusedGated | None:
     """Return the fused form of a scheme, or None where there is none for it or for its sizes."""
-    fused_scheme: Fused | FusedDepth
+    fused_scheme: Fused | FusedDepth | FusedFrac | FusedGated
     if isinstance(scheme, AttentionResiduals | BlockAttentionResiduals | StateAttention):
         fused_scheme = FusedDepth(scheme)
+    elif isinstance(scheme, FracConnections | StaticFracConnections):
+        fused_scheme = FusedFrac(scheme)
+    elif isinstance(scheme, GatedStreams):
+        fused_scheme = FusedGated(scheme)
     elif isinstance(scheme, ManifoldHyperConnections) and scheme.mix != "sinkhorn":
         return None
     elif form := _FORMS.get(type(scheme)):

@@ -1,4 +1,4 @@
-"""Builds `kernels.cpp` and `depth_kernels.cpp` with the machine's own C++ compiler, once, and loads it.
+"""Builds the kernels beside it (`*.cpp`) with the machine's own C++ compiler, once, and loads it.
 
 The library lies in the user's cache folder under a name that has the source, the compiler, its flags
 and the processor in it, so that a change of any of them builds another. Nothing is built before a fit
@@ -27,8 +27,8 @@ __all__ = ["LANES", "MOST_STREAMS", "address", "find_compiler", "kernels"]
 LANES = 16
 MOST_STREAMS = 8
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.cpp", "depth_kernels.cpp"))
-HEADERS = tuple(Path(__file__).with_name(name) for name in ("elementary.h", "share.h", "vectors.h"))
+SOURCES = tuple(sorted(Path(__file__).parent.glob("*.cpp")))
+HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 FLAGS = (
     "-O3",
     "-march=native",
@@ -45,6 +45,20 @@ _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ct
 # Of every function but the first argument, t; the last is the number of threads.
 _WRITE = [_LONG, _INT, *[_POINTER] * 3, _LONG]
 _DEPTH = [_LONG, _LONG, _POINTER, *[_INT] * 5, _FLOAT, _FLOAT]
+_FRAC = [*_WRITE, *[_POINTER] * 10, _INT, _FLOAT, _FLOAT]
+_GATED = [
+    _LONG,
+    _INT,
+    *[_POINTER] * 3,
+    _INT,
+    *[_POINTER] * 2,
+    _INT,
+    _FLOAT,
+    _FLOAT,
+    *[_POINTER] * 2,
+    _INT,
+    _FLOAT,
+]
 _SIGNATURES: dict[str, list[type]] = {
     "fints_given": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 2],
     "fints_given_back": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 6],
@@ -54,6 +68,10 @@ _SIGNATURES: dict[str, list[type]] = {
     "fints_gelu_back": [_LONG, *[_POINTER] * 4],
     "fints_depth": [*_DEPTH, *[_POINTER] * 7],
     "fints_depth_back": [*_DEPTH, *[_POINTER] * 9],
+    "fints_frac": [*_FRAC, *[_POINTER] * 6],
+    "fints_frac_back": [*_FRAC, *[_POINTER] * 19],
+    "fints_gated": [*_GATED, *[_POINTER] * 5],
+    "fints_gated_back": [*_GATED, *[_POINTER] * 12],
     "fints_manifold": [_INT, _POINTER, _INT, *[_POINTER] * 5],
 }
 
