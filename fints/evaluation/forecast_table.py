@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-__all__ = ["LEAST_OVERLAP", "ForecastTable", "forecast_table", "join_outcomes"]
+__all__ = ["LATE", "LEAST_OVERLAP", "ForecastTable", "forecast_table", "join_outcomes"]
 
 # What other libraries call these columns, compared in lower case. The first found is used.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -30,6 +30,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 OPTIONAL = ("horizon", "scale", "degrees", "q05", "q95", "available_at")
 # The share of forecasts whose (date, asset) must be in the panel.
 LEAST_OVERLAP = 0.95
+# The reason for which rows are left out that could not have been forecast on their date.
+LATE = "made after their date (available_at)"
 SHOWN = 5
 
 
@@ -95,7 +97,7 @@ def forecast_table(
             raise ValueError(f"column {read_as[name]!r} has {table[name].null_count()} rows without a value.")
     if "available_at" in table.columns:
         late = _dates(table["available_at"], read_as["available_at"]) > table["date"]
-        left_out["made after their date (available_at)"] = int(late.fill_null(False).sum())
+        left_out[LATE] = int(late.fill_null(False).sum())
         table = table.filter(~late.fill_null(False)).drop("available_at")
     left_out["without a forecast"] = table["forecast"].null_count()
     table = table.drop_nulls("forecast").sort("date", "asset")
