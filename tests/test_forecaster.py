@@ -46,7 +46,9 @@ def small(**changes: object) -> Experiment:
 
 @pytest.fixture(scope="module")
 def panel() -> Panel:
-    return load("sp500-20")["2008-01-01":"2011-12-31"]
+    """Seven assets: enough for ranks and for batches that end in the middle of a date."""
+    whole = load("sp500-20")["2008-01-01":"2011-12-31"]
+    return Panel(whole.frame.filter(pl.col("asset").is_in(whole.assets[:7])))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +151,7 @@ def test_quantiles_bracket_the_forecast_and_keep_its_units(panel: Panel, head: s
     assert 0.005 < table["scale"].median() < 0.05
     frame = forecaster.evaluate_frame(panel).rename({"date": "decision_time"})
     both = frame.join(table, on=["decision_time", "asset"])
-    assert len(both) > 15_000
+    assert len(both) > 0.9 * len(panel.frame)
     np.testing.assert_allclose(both["log_scale"].exp() * both["unit_scale"], both["scale"], rtol=1e-9)
     assert ("degrees" in frame.columns) == (head == "student_t")
 
@@ -289,7 +291,7 @@ def test_an_asset_that_never_moves_gets_no_forecast_and_spoils_no_other(panel: P
         .predict(Panel(pl.concat([panel.frame, still])))
     )
     assert table.filter(pl.col("asset") == "STILL")["forecast"].null_count() == panel.dates.len()
-    assert table.filter(pl.col("asset") != "STILL")["forecast"].is_not_null().sum() > 15_000
+    assert table.filter(pl.col("asset") != "STILL")["forecast"].is_not_null().mean() > 0.9
 
 
 def test_an_asset_without_a_price_gets_no_forecast_and_spoils_no_other(
