@@ -11,7 +11,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import torch
 from sklearn.base import BaseEstimator
@@ -20,15 +19,14 @@ from sklearn.utils.validation import check_is_fitted
 from fints.config import Experiment, override
 from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targets
 from fints.data.decisions import Day, as_date, between, decision_ranges, last_outcome, purge, show
-from fints.data.history import recent
 from fints.diagnostics import Profiler
+from fints.forecasting import FittedNetwork, check_panel, scaled_windows
 from fints.model import Transformer, build, convert, estimate_memory
 from fints.saved import read_folder, write_folder
-from fints.training import FitResult, derive, fit, free_bytes, predict, resolve_device
+from fints.training import FitResult, derive, fit, free_bytes, resolve_device
 
 __all__ = ["Forecaster", "load"]
 
-QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 _PROBE_WINDOWS = 64
 
 
@@ -168,7 +166,7 @@ class Forecaster(BaseEstimator):
         ValueError
             If the panel is too short, a feature is unknown, or the dates of `train` and `validation` overlap.
         """
-        _check_panel(panel)
+        check_panel(panel)
         experiment = self.resolve()
         data = experiment.data
         raw = features(panel, data.features)
@@ -256,6 +254,9 @@ class Forecaster(BaseEstimator):
     def predict(self, panel: Panel, *, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
         """Forecast every row of `panel` dated in [start, end].
 
+        With `start` the past that its forecasts cannot depend on is not looked at: one more day costs
+        the same however long the panel is.
+
         Returns
         -------
         polars.DataFrame
@@ -272,28 +273,7 @@ class Forecaster(BaseEstimator):
         ValueError
             If `panel` is no panel, or the fit ran out of memory before it began.
         """
-        forecast, units = self._forecast(panel, start, end)
-        units = units.with_columns(pl.col("scale").fill_null(1.0) if self._unitless else pl.col("scale"))
-        table = units.join(forecast, on=["date", "asset"], how="left").sort("date", "asset")
-        scaled = [pl.col("mean").mul(pl.col("scale")).alias("forecast")]
-        if "spread" in table.columns:
-            scaled += [pl.col("spread").mul(pl.col("scale")).alias("scale_out")]
-            scaled += [
-                pl.col("mean")
-                .add(pl.col("spread") * pl.col(f"{name}_score"))
-                .mul(pl.col("scale"))
-                .alias(name)
-                for name in QUANTILES
-            ]
-        as_of = pl.lit(self.model_as_of_, dtype=pl.Date)
-        return table.select(
-            pl.col("date").alias("decision_time"),
-            "asset",
-            pl.lit(self.experiment_.data.horizon, dtype=pl.Int64).alias("horizon"),
-            *scaled,
-            as_of.alias("model_as_of"),
-            pl.max_horizontal(pl.col("date"), as_of).alias("available_at"),
-        ).rename({"scale_out": "scale"}, strict=False)
+        return self._fitted().table(panel, as_date(start), as_date(end))
 
     def evaluate_frame(self, panel: Panel, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
         """Return forecasts beside outcomes, both in units of the target.
@@ -305,30 +285,12 @@ class Forecaster(BaseEstimator):
             where there is none), with a distributional head also `log_scale` (natural log of the
             scale) and, for Student's t, `degrees`. Only rows with a forecast and an outcome.
         """
-        forecast, units = self._forecast(panel, start, end)
-        extra = [pl.col("spread").log().alias("log_scale")] if "spread" in forecast.columns else []
-        extra += [pl.col("degrees")] if "degrees" in forecast.columns else []
-        return (
-            units.join(forecast, on=["date", "asset"], how="inner")
-            .filter(pl.col("target").is_not_null())
-            .sort("date", "asset")
-            .select(
-                "date",
-                "asset",
-                pl.col("mean").alias("forecast"),
-                pl.col("target").alias("realised"),
-                pl.col("scale").alias("unit_scale"),
-                *extra,
-            )
-        )
+        return self._fitted().outcomes(panel, as_date(start), as_date(end))
 
     def windows(self, panel: Panel, start: Day | None = None, end: Day | None = None) -> WindowSet:
         """Return the scaled windows that this forecaster would forecast from, for diagnostics."""
         check_is_fitted(self)
-        data = self.experiment_.data
-        scaled = self.scaler_.transform(features(panel, data.features))
-        built = Windows.build(scaled, None, data.features, context=data.context, min_valid=data.min_valid)
-        return built.select(as_date(start), as_date(end), labelled=False)
+        return scaled_windows(panel, self.scaler_, self.experiment_.data, as_date(start), as_date(end))
 
     def converted(self, residual: str, residual_options: Mapping[str, Any] | None = None) -> Forecaster:
         """Return a forecaster that forecasts the same with a network of another residual scheme.
@@ -377,20 +339,6 @@ class Forecaster(BaseEstimator):
         }
         return write_folder(Path(path), spec, model.state_dict())
 
-    @property
-    def _columns(self) -> list[str]:
-        """Names of the numbers that `_forecast` gives for each window."""
-        scores = [f"{name}_score" for name in QUANTILES]
-        return {
-            "point": ["mean"],
-            "gaussian": ["mean", "spread", *scores],
-            "student_t": ["mean", "spread", "degrees", *scores],
-        }[self.experiment_.model.head]
-
-    @property
-    def _unitless(self) -> bool:
-        return self.experiment_.data.target == "cross_sectional"
-
     def _network(self) -> Transformer:
         check_is_fitted(self)
         model: Transformer = self.model_
@@ -399,40 +347,14 @@ class Forecaster(BaseEstimator):
             raise ValueError(f"the fit ended without a network, so there is nothing to use: {reason}")
         return model
 
-    def _forecast(
-        self, panel: Panel, first: Day | None, last: Day | None
-    ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return forecasts of the windows, and targets with units of all rows, both in target units."""
-        model = self._network()
-        _check_panel(panel)
-        start, end = as_date(first), as_date(last)
-        data = self.experiment_.data
-        panel = recent(panel, start, data.features, context=data.context)
-        labels = targets(panel, data.target, data.horizon).filter(between((start, end)))
-        window_set = self.windows(panel, start, end) if panel.dates.len() >= data.context else None
-        if window_set is None or len(window_set) == 0:
-            schema = {"date": pl.Date, "asset": pl.String, **dict.fromkeys(self._columns, pl.Float64)}
-            return pl.DataFrame(schema=schema), labels
-        output = predict(model, window_set, batch_size=256)
-        frame = window_set.keys().with_columns(
-            pl.Series("mean", output["mean"][:, 0].double().numpy() * self.target_std_)
+    def _fitted(self) -> FittedNetwork:
+        return FittedNetwork(
+            network=self._network(),
+            experiment=self.experiment_,
+            scaler=self.scaler_,
+            target_std=self.target_std_,
+            as_of=self.model_as_of_,
         )
-        if "log_scale" in output:
-            frame = frame.with_columns(self._distribution(output))
-        return frame, labels
-
-    def _distribution(self, output: Mapping[str, torch.Tensor]) -> list[pl.Series]:
-        from scipy.stats import norm, t
-
-        spread = np.exp(output["log_scale"][:, 0].double().numpy()) * self.target_std_
-        columns = [pl.Series("spread", spread)]
-        if "degrees" in output:
-            degrees = output["degrees"][:, 0].double().numpy()
-            columns.append(pl.Series("degrees", degrees))
-            scores = {name: t.ppf(level, degrees) for name, level in QUANTILES.items()}
-        else:
-            scores = {name: np.full(len(spread), norm.ppf(level)) for name, level in QUANTILES.items()}
-        return columns + [pl.Series(f"{name}_score", score) for name, score in scores.items()]
 
 
 def load(path: str | Path) -> Forecaster:
@@ -466,14 +388,6 @@ def load(path: str | Path) -> Forecaster:
     forecaster.parameter_count_ = sum(p.numel() for p in model.parameters())
     forecaster.model_as_of_ = date.fromisoformat(spec["model_as_of"])
     return forecaster
-
-
-def _check_panel(panel: object) -> None:
-    if not isinstance(panel, Panel):
-        raise ValueError(
-            f"a forecaster needs a fints.data.Panel; got {type(panel).__name__}. "
-            "Make one with Panel(frame) or fints.data.read(path)."
-        )
 
 
 def _device_or_cpu(name: str) -> torch.device:

@@ -67,12 +67,30 @@ class Panel:
         faults = find_faults(frame, price)
         if faults:
             raise ValueError(_describe(frame, faults[0], price, name))
+        self._keep(frame.sort(*KEYS).rechunk(), price, name)
+
+    def _keep(self, frame: pl.DataFrame, price: str, name: str) -> None:
         self.name = name
         self.price = price
-        self.frame = frame.sort(*KEYS).rechunk()
-        self.dates: pl.Series = self.frame["date"].unique().sort()
-        self.assets: list[str] = self.frame["asset"].unique().sort().to_list()
-        self.feature_columns: list[str] = [c for c in self.frame.columns if c not in (*KEYS, price)]
+        self.frame = frame
+        self.dates: pl.Series = frame["date"].unique().sort()
+        self.assets: list[str] = frame["asset"].unique().sort().to_list()
+        self.feature_columns: list[str] = [c for c in frame.columns if c not in (*KEYS, price)]
+
+    def rows(self, frame: pl.DataFrame) -> Panel:
+        """Return a panel of `frame`, rows of this one's in their order, which are not checked again.
+
+        Raises
+        ------
+        ValueError
+            If no row has a price.
+        """
+        if not frame[self.price].is_not_null().any():
+            # Its own words for what no panel can be.
+            return Panel(frame, price=self.price, name=self.name)
+        part = object.__new__(Panel)
+        part._keep(frame, self.price, self.name)
+        return part
 
     @cached_property
     def checksum(self) -> str:
@@ -110,17 +128,17 @@ class Panel:
             )
         start = None if item.start is None else as_date(item.start, last=False)
         stop = None if item.stop is None else as_date(item.stop, last=True)
-        kept = self.frame
-        if start is not None:
-            kept = kept.filter(pl.col("date") >= start)
-        if stop is not None:
-            kept = kept.filter(pl.col("date") <= stop)
+        # Rows stand by date, so dates are a slice of them and nothing is copied.
+        days = self.frame["date"]
+        first = 0 if start is None else int(days.search_sorted(start))
+        until = len(self) if stop is None else int(days.search_sorted(stop, side="right"))
+        kept = self.frame.slice(first, max(0, until - first))
         if kept.is_empty():
             raise ValueError(
                 f"{self.name}: no row between {start or 'the start'} and {stop or 'the end'}; the panel "
                 f"runs from {self.dates[0]} to {self.dates[-1]}. Choose dates inside it."
             )
-        return Panel(kept, price=self.price, name=self.name)
+        return self.rows(kept)
 
     def __len__(self) -> int:
         """Return the number of rows."""

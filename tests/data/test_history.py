@@ -12,6 +12,7 @@ from polars.testing import assert_frame_equal
 from fints.data import Panel, features, targets
 from fints.data.features import longest_lag
 from fints.data.history import recent
+from fints.data.targets import VOLATILITY_WINDOW
 
 NAMES = ("return_1", "momentum_40_5", "volatility_10", "log_volatility_21", "rank_return_21", "rank_x", "x")
 
@@ -53,6 +54,21 @@ def test_features_and_scales_of_the_kept_windows_are_the_same_bits(panel: Panel,
         late = pl.col("date") >= since
         assert part.filter(late).height > 0
         assert_frame_equal(whole.filter(late), part.filter(late), check_exact=True)
+
+
+@pytest.mark.parametrize("place", [3, 200, 262, 320, 399])
+@pytest.mark.parametrize("days", [0, 7])
+def test_what_is_kept_is_each_asset_s_own_last_trading_days_and_the_dates_asked_for(
+    panel: Panel, place: int, days: int
+) -> None:
+    start, end = panel.dates[place], panel.dates[min(place + days, 399)]
+    since = panel.dates[place - 3]
+    kept = recent(panel, start, NAMES, context=4, end=end)
+    traded = panel.frame.filter(pl.col("date") < since, pl.col("close").is_not_null())
+    last = traded.sort("date").group_by("asset").tail(VOLATILITY_WINDOW).select(panel.frame.columns)
+    later = panel.frame.filter(pl.col("date").is_between(since, end))
+    assert_frame_equal(kept.frame, pl.concat([last, later]).sort("date", "asset"), check_exact=True)
+    assert kept.dates.to_list() == sorted({*last["date"], *later["date"]})
 
 
 def test_nothing_is_left_out_where_no_day_was_asked_for_or_none_is_there(panel: Panel) -> None:
