@@ -24,6 +24,7 @@ __all__ = [
     "TrainingConfig",
     "fingerprint",
     "override",
+    "part_to_dict",
 ]
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -130,7 +131,9 @@ class TrainingConfig:
 
     `steps`, `warmup_steps`, `evaluate_every` and `profile_every` count optimiser steps;
     `patience` counts evaluations without a better validation loss (0: never stop early);
-    `profile_every` 0 profiles only after the last step.
+    `profile_every` 0 profiles only after the last step. `optimizer` is "adamw" or "sgd", whose momentum
+    is the first of `betas`. `interventions` holds the options of each intervention by its name in
+    `fints.interventions.INTERVENTIONS`, such as ``{"gradient_equaliser": {"dose": 1.0}}``.
     """
 
     loss: str = "mse"
@@ -152,6 +155,8 @@ class TrainingConfig:
     activation_checkpointing: bool = False
     device: str = "auto"
     threads: int = 1
+    optimizer: str = field(default="adamw", metadata=ADDED_LATER)
+    interventions: dict[str, Any] = field(default_factory=dict, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         _at_least(
@@ -187,6 +192,7 @@ class TrainingConfig:
         _one_of("training.loss", self.loss, ("mse", "huber", "nll"))
         _one_of("training.keep", self.keep, ("best", "last"))
         _one_of("training.precision", self.precision, ("float32", "bfloat16"))
+        _one_of("training.optimizer", self.optimizer, ("adamw", "sgd"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,12 +218,7 @@ class Experiment:
 
         A field that was added later is left out while it has its default.
         """
-        tree = dataclasses.asdict(self)
-        for part in dataclasses.fields(self):
-            for leaf in dataclasses.fields(getattr(self, part.name)):
-                if leaf.metadata == ADDED_LATER and tree[part.name][leaf.name] == leaf.default:
-                    del tree[part.name][leaf.name]
-        return json.loads(json.dumps(tree))
+        return {part.name: part_to_dict(getattr(self, part.name)) for part in dataclasses.fields(self)}
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Experiment:
@@ -231,11 +232,25 @@ class Experiment:
         return _build(cls, tree, "")
 
 
+def part_to_dict(part: DataConfig | ModelConfig | TrainingConfig) -> dict[str, Any]:
+    """Return one part of an experiment as JSON has it, less the later fields that have their default."""
+    tree = dataclasses.asdict(part)
+    for leaf in dataclasses.fields(part):
+        if leaf.metadata == ADDED_LATER:
+            factory = leaf.default_factory
+            default = leaf.default if factory is dataclasses.MISSING else factory()
+            if tree[leaf.name] == default:
+                del tree[leaf.name]
+    plain: dict[str, Any] = json.loads(json.dumps(tree))
+    return plain
+
+
 def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     """Return a copy with dotted fields replaced, e.g. ``{"model.depth": 8}``.
 
     All changes are applied before the copy is checked, so two fields that must agree can change
-    together. ``model.residual_options.NAME`` sets one option of the residual scheme.
+    together. ``model.residual_options.NAME`` sets one option of the residual scheme,
+    ``training.interventions.NAME`` the options of one intervention.
 
     Raises
     ------
@@ -256,7 +271,8 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
                 raise ValueError(
                     f"{'.'.join(parents[: depth + 1])} has no fields; got {dotted}. Set it as a whole."
                 )
-            node = node[name]
+            # A table that came later is left out of the tree while it is empty.
+            node = node.setdefault(name, {}) if free else node[name]
         if not free:
             _known(kind, leaf, ".".join(parents))
         node[leaf] = _plain(value, dotted)

@@ -41,6 +41,8 @@ OTHER = {
     "training.compile": True,
     "training.activation_checkpointing": True,
     "training.device": "cpu",
+    "training.optimizer": "sgd",
+    "training.interventions": {"gradient_equaliser": {"dose": 0.5}},
 }
 
 
@@ -71,6 +73,16 @@ def test_a_field_that_came_later_leaves_older_experiments_as_they_were() -> None
     assert Experiment.from_dict(older).model.value_residual == "none"
     changed = override(Experiment(), {"model.value_residual": "fixed"})
     assert changed.to_dict()["model"].pop("value_residual") == "fixed"
+    assert {"optimizer", "interventions"}.isdisjoint(older["training"])
+
+
+def test_two_factors_may_each_add_an_intervention() -> None:
+    changes = {"training.interventions.token_pull": {"dose": 0.5}}
+    both = override(
+        override(Experiment(), changes), {"training.interventions.decorrelation": {"dose": 1}}
+    ).training.interventions
+    assert both == {"token_pull": {"dose": 0.5}, "decorrelation": {"dose": 1}}
+    assert Experiment().training.interventions == {}
 
 
 def test_a_field_set_to_what_it_was_changes_nothing() -> None:

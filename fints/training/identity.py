@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 
 import torch
 from torch import Tensor, nn
 
-from fints.config import TrainingConfig
+from fints.config import TrainingConfig, part_to_dict
 from fints.training.batches import Batches
 
 __all__ = ["fit_identity"]
@@ -23,7 +22,7 @@ def fit_identity(
     Weights and windows are sampled evenly: enough to tell two fits apart, cheap for large ones. The
     model is to be given as it is before the first step.
     """
-    digest = hashlib.sha256(json.dumps([dataclasses.asdict(config), seed, repr(model)]).encode())
+    digest = hashlib.sha256(json.dumps([part_to_dict(config), seed, repr(model)]).encode())
     for name, tensor in model.state_dict().items():
         flat = tensor.detach().reshape(-1)
         sample = flat[:: max(1, flat.numel() // 4096)].cpu().contiguous()

@@ -1,4 +1,4 @@
-"""AdamW: which parameters decay, and the learning rate of each step."""
+"""AdamW or SGD: which parameters decay, and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     Returns
     -------
     list of dict
-        Two groups for `torch.optim.AdamW`, each with "params", "weight_decay" and "names", in the
+        Two groups for the optimiser, each with "params", "weight_decay" and "names", in the
         order of `model.named_parameters()`.
     """
     decayed = {id(module.weight) for module in model.modules() if isinstance(module, LINEAR_MAPS)}
@@ -62,8 +62,16 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     return groups
 
 
-def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
-    """Return AdamW over `parameter_groups`, in the fused kernel: one call a group and step.
+def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    r"""Return the optimiser that `config.optimizer` names over `parameter_groups`, in its fused kernel.
+
+    "adamw" is AdamW with `config.betas`. "sgd" is stochastic gradient descent with a momentum of
+    :math:`\beta_1` (the first of them) and the decay :math:`\lambda` of its group:
+
+    .. math:: m \leftarrow \beta_1 m + g + \lambda\theta, \qquad \theta \leftarrow \theta - \eta\, m
+
+    A steady gradient thus moves :math:`\eta / (1 - \beta_1)` times its size, and unlike AdamW's its step
+    keeps the size that the gradient has in each layer.
 
     Raises
     ------
@@ -77,6 +85,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Adam
     ]
     if not groups:
         raise ValueError("a fit needs a trainable parameter; got a model whose requires_grad is all off.")
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.betas[0], fused=True)
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
 
 
