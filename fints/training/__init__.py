@@ -14,12 +14,14 @@ from fints.training.optimizer import learning_rate, make_optimizer, parameter_gr
 from fints.training.predict import predict
 from fints.training.result import FitResult
 from fints.training.seeds import derive, one_thread, threads
+from fints.training.steering import Steering
 
 __all__ = [
     "BatchOrder",
     "Batches",
     "FitResult",
     "LayerProfiler",
+    "Steering",
     "derive",
     "evaluate",
     "fit",

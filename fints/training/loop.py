@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -27,11 +28,12 @@ from fints.training.device import (
 )
 from fints.training.evaluate import evaluate, lower_precision, move
 from fints.training.identity import fit_identity
-from fints.training.losses import Loss, make_loss
+from fints.training.losses import Loss, LossSum, make_loss
 from fints.training.optimizer import learning_rate, make_optimizer
 from fints.training.progress import DivergedError, Progress, content_of, restore
 from fints.training.result import FitResult, Outcome
 from fints.training.seeds import derive, private_stream, reseed, threads
+from fints.training.steering import Steering
 
 __all__ = ["LayerProfiler", "fit"]
 
@@ -85,6 +87,7 @@ def fit(
     profiler: LayerProfiler | None = None,
     estimated_bytes: int | None = None,
     compile_backend: str | None = None,
+    steering: Steering | None = None,
 ) -> FitResult:
     r"""Train `model` in place; it ends in evaluation mode, on the device, with the kept weights.
 
@@ -130,6 +133,8 @@ def fit(
     compile_backend
         Used with `config.compile`: the backend of torch.compile. Without one a network that has a fast
         pass of its own (`compiled`, as `fints.model.Transformer` has) chooses for its device.
+    steering
+        What stands for the plain windows, backward pass and step (`fints.interventions`).
 
     Returns
     -------
@@ -142,8 +147,8 @@ def fit(
     Raises
     ------
     ValueError
-        If the device is absent, a set holds no target, `patience` lacks a validation set, or the
-        checkpoint is damaged or belongs to another fit.
+        If the device is absent, a set holds no target, `patience` lacks a validation set, the
+        checkpoint is damaged or belongs to another fit, or a compiled or recomputed pass is to be steered.
     """
     device = resolve_device(config.device)
     if config.patience and validation is None:
@@ -153,6 +158,13 @@ def fit(
         )
     if validation is not None and len(validation) == 0:
         raise ValueError("validation needs at least one window; got none. Widen its dates, or pass None.")
+    if steering is not None:
+        if config.compile or config.activation_checkpointing:
+            raise ValueError(
+                "an intervention needs the plain pass, whose every tensor it can reach. Set training.compile "
+                "and training.activation_checkpointing to false, or leave training.interventions empty."
+            )
+        train = steering.windows(train)
     order = BatchOrder(len(train), config.batch_size, seed)
     progress = Progress()
     if estimated_bytes is not None:
@@ -189,6 +201,7 @@ def fit(
                 on_row=on_row,
                 profiler=profiler,
                 compile_backend=compile_backend,
+                steering=steering,
                 started=started,
             )
         except DivergedError as error:
@@ -230,6 +243,7 @@ def _train(
     on_row: Callable[[dict[str, Any]], None] | None,
     profiler: LayerProfiler | None,
     compile_backend: str | None,
+    steering: Steering | None,
     started: float,
 ) -> tuple[Outcome, str]:
     model.to(device)
@@ -301,10 +315,12 @@ def _train(
 
         inputs, targets = move(train.gather(order(step)), device)
         reseed(derive(seed, "dropout", step), device)
-        with lower_precision(config, device):
-            forecast = forward(inputs)
-        total, count = loss(forecast, targets)
-        (total / count.clamp(min=1)).backward()
+        passed = partial(_loss_of, forward, inputs, targets, loss, config, device)
+        if steering is None:
+            total, count = passed()
+            (total / count.clamp(min=1)).backward()
+        else:
+            total, count = steering.gradients(model, passed, step=step)
         norm = nn.utils.clip_grad_norm_(parameters, config.clip_norm)
         pending.append(torch.stack((total.detach(), count.to(total.dtype), norm.detach().to(total.dtype))))
         if len(pending) >= steps_a_check or evaluation_due or profile_due or checkpoint_due:
@@ -314,7 +330,11 @@ def _train(
         # Only an evaluation can end the fit early, and the last step is always profiled.
         may_profile = profiler is not None and (profile_due or (evaluation_due and config.patience > 0))
         before = unless_memory_runs_out(lambda: _clone(named), device) if may_profile else None
-        optimizer.step()
+        if steering is None:
+            optimizer.step()
+        else:
+            rate_share = learning_rate(step, config) / config.learning_rate
+            steering.update(model, optimizer.step, inputs, rate_share=rate_share)
         optimizer.zero_grad(set_to_none=True)
         progress.step = number
         if not (evaluation_due or profile_due or checkpoint_due):
@@ -349,6 +369,19 @@ def _train(
         )
         return "stopped_early", reason + _without(progress.unprofiled)
     return "finished", f"all {config.steps} steps taken" + _without(progress.unprofiled)
+
+
+def _loss_of(
+    forward: Callable[[Tensor], Any],
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    config: TrainingConfig,
+    device: torch.device,
+) -> LossSum:
+    with lower_precision(config, device):
+        forecast = forward(inputs)
+    return loss(forecast, targets)
 
 
 def _validate(

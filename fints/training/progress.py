@@ -44,6 +44,8 @@ class Progress:
         The lowest validation loss, its step, and the evaluations since.
     history, profiles, unprofiled
         Rows so far, and the steps whose profile found no memory.
+    losses
+        The training loss of every step.
     seconds, seconds_aside
         Wall clock of earlier tries; of both, what was no training step.
     """
@@ -60,6 +62,7 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
     profiles: list[dict[str, Any]] = field(default_factory=list)
     unprofiled: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
     seconds_aside: float = 0.0
 
@@ -72,6 +75,7 @@ class Progress:
             If one is not finite, or the loss is far above the first.
         """
         self._refuse_divergence(total / max(count, 1.0), norm, number, config)
+        self.losses.append(total / max(count, 1.0))
         self.loss_total += total
         self.loss_count += count
         self.norm_total += norm
@@ -123,6 +127,7 @@ class Progress:
             best_validation_loss=self.best_loss,
             history=self.history,
             profiles=self.profiles,
+            losses=self.losses,
             seconds=self.seconds,
             seconds_a_step=max(0.0, self.seconds - self.seconds_aside) / max(1, self.step),
             peak_memory=peak_memory(device),

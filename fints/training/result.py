@@ -35,6 +35,8 @@ class FitResult:
         "gradient_norm" (before clipping, mean over the same steps).
     profiles
         The rows of the profiler, each with its step.
+    losses
+        The training loss of every step, in order; those of a fit that diverged end before it did.
     seconds, seconds_a_step
         Wall clock of the whole fit, interruptions left out; of one training step, evaluation,
         profiles and checkpoints left out.
@@ -52,6 +54,7 @@ class FitResult:
     best_validation_loss: float | None
     history: list[dict[str, Any]]
     profiles: list[dict[str, Any]]
+    losses: list[float]
     seconds: float
     seconds_a_step: float
     peak_memory: int | None
