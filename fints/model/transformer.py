@@ -19,13 +19,15 @@ from fints.model.compiled import CompiledPass
 from fints.model.embedding import Embedding
 from fints.model.heads import HEADS, Forecast
 from fints.model.trace import Trace
-from fints.residual import Branch, State, build_residual
+from fints.residual import Branch, Residual, State, build_residual
 
 __all__ = ["INITIALISERS", "Transformer", "build", "parameter_count"]
 
 INITIALISERS = ("default", "xavier_uniform", "depth_scaled")
 POSITIONS = ("relative", "learned")
 VALUE_RESIDUALS = ("none", "fixed", "learned")
+
+Alteration = Callable[[Residual[Any], Any, int, Branch], tuple[Any, Branch]]
 
 
 class Transformer(nn.Module):
@@ -81,6 +83,9 @@ class Transformer(nn.Module):
         Whether activations are recomputed in the backward pass, some blocks at a time, instead of
         kept (`fints.model.checkpointing`). Does not change a number; off in a traced pass, which keeps
         all of them anyway.
+    alteration : callable or None
+        Called as ``alteration(residual, state, layer, branch)`` before each sublayer; returns the state
+        and the branch that it runs with (`fints.interventions`). Not for a compiled pass.
 
     Raises
     ------
@@ -123,6 +128,7 @@ class Transformer(nn.Module):
                 raise ValueError(f"{name} must be at least 1; got {size}.")
         self.context = context
         self.activation_checkpointing = False
+        self.alteration: Alteration | None = None
         self.value_residual = value_residual
         self.embedding = Embedding(
             num_features, width, context=context, learned_positions=positions == "learned"
@@ -200,7 +206,15 @@ class Transformer(nn.Module):
             )
 
     def compiled(self, backend: str | Callable[..., Any] | None = None) -> CompiledPass:
-        """Return a fast pass that computes what `forward` does; see `fints.model.compiled.CompiledPass`."""
+        """Return a fast pass that computes what `forward` does; see `fints.model.compiled.CompiledPass`.
+
+        Raises
+        ------
+        ValueError
+            If the network is altered: the fast pass would leave that out.
+        """
+        if self.alteration is not None:
+            raise ValueError("an altered network has no compiled pass; call the network itself.")
         return CompiledPass(self, backend=backend)
 
     def sublayer(
@@ -226,6 +240,8 @@ class Transformer(nn.Module):
                 return y
 
             call = attend
+        if self.alteration is not None:
+            state, call = self.alteration(self.residual, state, layer, call)
         state = self.residual.step(state, layer, call if watch is None else watch(call))
         return state, own[0] if own and layer == 0 else first_value
 
