@@ -1,0 +1,119 @@
+r"""Relief of amplification: steps that are held to what they change in the output.
+
+f is the forecast, theta the weights before a step, Delta what the optimiser added. L sublayers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fints.interventions.base import Cause, Role, UpdateChange, checked_dose
+
+__all__ = ["DepthScaledUpdates", "OutputChangeStep"]
+
+
+class OutputChangeStep(UpdateChange):
+    r"""Shorten a step whose measured change of the output is above a budget.
+
+    .. math:: \theta \leftarrow \theta + s^{d} \Delta, \qquad
+        s = \min\left(1,\; \frac{b\, \eta / \eta_{\max}}{\mathrm{rms}(f(x; \theta + \Delta) - f(x; \theta))}
+        \right)
+
+    with d the dose, b the budget and x the windows of the step, in evaluation mode. The budget follows the
+    learning rate's schedule, so warm-up and decay stay what they are, and a step below it is untouched:
+    this is no smaller learning rate where there is nothing to relieve. Two more forward passes a step.
+
+    Parameters
+    ----------
+    dose : float
+        d, from 0 to 1.
+    seed : int
+        Not used.
+    budget : float
+        b, in units of the network's output; targets have root mean square 1.
+    """
+
+    cause: ClassVar[Cause] = "amplification"
+    role: ClassVar[Role] = "relief"
+
+    def __init__(self, *, dose: float, seed: int, budget: float = 0.02) -> None:
+        self.dose = checked_dose("output_change_step", dose, most=1)
+        if not budget > 0:
+            raise ValueError(f"the budget of output_change_step must be above 0; got {budget!r}.")
+        self.budget = budget
+
+    def update(
+        self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float
+    ) -> None:
+        """Take the step, measure it, and shorten it."""
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        before = [parameter.detach().clone() for parameter in parameters]
+        earlier = _forecast(model, inputs)
+        take()
+        change = (_forecast(model, inputs) - earlier).square().mean().sqrt()
+        allowed = self.budget * rate_share
+        factor = torch.where(change > allowed, allowed / change, 1.0).pow(self.dose)
+        _shorten(parameters, before, factor)
+
+
+class DepthScaledUpdates(UpdateChange):
+    r"""Shrink every update of the branches as the network is deeper.
+
+    .. math:: \Delta_k \leftarrow \Delta_k \min\left(1, \frac{L_0}{L}\right)^{d}
+
+    for the parameters of every branch k; embedding, head and residual scheme keep theirs. L branches, each
+    moved by as much, change the output by up to L times as much as one: with d = 1 that sum is held at what
+    it is in the reference of L_0 sublayers, with d = 1/2 at the root of it.
+
+    Parameters
+    ----------
+    dose : float
+        d, from 0 to 1.
+    seed : int
+        Not used.
+    reference : int
+        L_0; 8 is a network of 4 blocks, the fixed reference of the depth penalty.
+    """
+
+    cause: ClassVar[Cause] = "amplification"
+    role: ClassVar[Role] = "relief"
+
+    def __init__(self, *, dose: float, seed: int, reference: int = 8) -> None:
+        self.dose = checked_dose("depth_scaled_updates", dose, most=1)
+        if reference < 1:
+            raise ValueError(f"the reference of depth_scaled_updates must be at least 1; got {reference!r}.")
+        self.reference = reference
+
+    def update(
+        self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float
+    ) -> None:
+        """Take the step and shrink it."""
+        branches = model.get_submodule("branches")
+        parameters = [parameter for parameter in branches.parameters() if parameter.requires_grad]
+        before = [parameter.detach().clone() for parameter in parameters]
+        take()
+        number = sum(1 for _ in branches.children())
+        factor = min(1.0, self.reference / number) ** self.dose
+        _shorten(parameters, before, torch.tensor(factor))
+
+
+def _forecast(model: nn.Module, inputs: Tensor) -> Tensor:
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        mean: Tensor = model(inputs).mean
+    model.train(training)
+    return mean
+
+
+@torch.no_grad()
+def _shorten(parameters: list[nn.Parameter], before: list[Tensor], factor: Tensor) -> None:
+    if float(factor) == 1.0:
+        # Adding and taking away would round.
+        return
+    for parameter, old in zip(parameters, before, strict=True):
+        parameter.copy_(old + factor.to(old) * (parameter - old))

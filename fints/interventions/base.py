@@ -1,0 +1,115 @@
+"""What an intervention is: one change to a fit, at one of five places, with a dose.
+
+======================  ==============================================================
+place                   what is changed there
+======================  ==============================================================
+`WindowChange`          the windows trained on
+`NetworkChange`         the state or the branch of a sublayer, in training and forecasts
+`BackwardChange`        the backward pass, with the forward pass untouched
+`Penalty`               the gradient, by that of a further loss
+`UpdateChange`          the step that the optimiser takes
+======================  ==============================================================
+
+Each concrete class is one change, made with ``Class(dose=..., seed=...)`` and options of its own. It
+keeps nothing from one step to the next. Shapes: B batch, T tokens, D width, F features, L sublayers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from fints.interventions.passing import Passing
+from fints.residual import Branch, Residual
+from fints.training import Batches
+
+__all__ = [
+    "BackwardChange",
+    "Cause",
+    "Intervention",
+    "NetworkChange",
+    "Penalty",
+    "Role",
+    "UpdateChange",
+    "WindowChange",
+    "checked_dose",
+]
+
+Cause = Literal["representation", "gradient", "noise", "amplification"]
+Role = Literal["relief", "placebo", "disease", "ablation"]
+
+
+class Intervention(ABC):
+    """One change to a fit.
+
+    Dose 0 is no change at all: `fints.interventions.intervene` leaves such an intervention out.
+    """
+
+    cause: ClassVar[Cause]
+    """What it is aimed at; a placebo, what its relief is aimed at."""
+    role: ClassVar[Role]
+    """Whether it is to cure, to look like a cure, to make ill on purpose, or to leave something out."""
+    dose: float
+
+    @abstractmethod
+    def __init__(self, *, dose: float, seed: int) -> None: ...
+
+
+class WindowChange(Intervention):
+    """Changes the windows that are trained on."""
+
+    @abstractmethod
+    def windows(self, train: Batches) -> Batches:
+        """Return what is trained on in place of `train`."""
+
+
+class NetworkChange(Intervention):
+    """Changes a sublayer, in every pass: training, evaluation, profiles and forecasts."""
+
+    @abstractmethod
+    def alter(self, residual: Residual[Any], state: Any, layer: int, branch: Branch) -> tuple[Any, Branch]:
+        """Return the state entering sublayer `layer` and the branch it runs, changed."""
+
+
+class BackwardChange(Intervention):
+    """Changes what reaches the sublayers in the backward pass of a training step; at most one a fit."""
+
+    @abstractmethod
+    def backward(self, mean: Tensor, passing: Passing, model: nn.Module, *, retain_graph: bool) -> None:
+        """Leave a gradient of `mean` in the parameters of `model`."""
+
+
+class Penalty(Intervention):
+    """Adds the gradient of a further loss."""
+
+    @abstractmethod
+    def add(self, passing: Passing, model: nn.Module, *, step: int) -> None:
+        """Add to the gradients in the parameters of `model`."""
+
+
+class UpdateChange(Intervention):
+    """Changes the step that the optimiser takes."""
+
+    @abstractmethod
+    def update(
+        self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float
+    ) -> None:
+        """Move the weights once; see `fints.training.Steering`."""
+
+
+def checked_dose(name: str, dose: float, *, most: float | None = None) -> float:
+    """Return a dose from 0 on, and up to `most` where there is an upper end.
+
+    Raises
+    ------
+    ValueError
+        If it is another.
+    """
+    number = isinstance(dose, int | float) and not isinstance(dose, bool)
+    if not number or not 0 <= dose <= (float("inf") if most is None else most):
+        upper = "" if most is None else f" and at most {most:g}"
+        raise ValueError(f"the dose of {name} must be a number of at least 0{upper}; got {dose!r}.")
+    return float(dose)

@@ -1,0 +1,63 @@
+"""One forward pass of a training step, with a place at each sublayer where its backward pass can be changed.
+
+Shapes: B batch, T tokens, D width, L sublayers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fints.residual import Branch, Residual
+
+__all__ = ["Passing"]
+
+Rule = Callable[[int, Tensor], Tensor]
+
+
+class Passing:
+    """What each sublayer read and returned in one pass.
+
+    Attributes
+    ----------
+    read : list of Tensor
+        u_k (B, T, D), what sublayer k read before any norm.
+    outputs : list of Tensor
+        y_k (B, T, D) as the scheme received it.
+    rule : callable or None
+        ``rule(layer, g)`` is what goes on into branch `layer` in a backward pass where g = dL/dy_k
+        arrives; None passes on g. It may be set anew between two backward passes of the same graph.
+    """
+
+    def __init__(self) -> None:
+        self.read: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.rule: Rule | None = None
+
+    def watch(self, residual: Residual[Any], state: Any, layer: int, branch: Branch) -> Branch:
+        """Return `branch`, whose output passes this place unchanged, bit for bit."""
+        self.read.append(residual.read(state, layer))
+
+        def watched(u: Tensor) -> Tensor:
+            y: Tensor = _Place.apply(branch(u), self, layer)
+            self.outputs.append(y)
+            return y
+
+        return watched
+
+
+class _Place(torch.autograd.Function):
+    """The identity, with a backward pass that asks the rule."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, passing: Passing, layer: int) -> Tensor:
+        ctx.passing, ctx.layer = passing, layer
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        rule = ctx.passing.rule
+        return (g if rule is None else rule(ctx.layer, g)), None, None

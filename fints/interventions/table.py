@@ -1,0 +1,87 @@
+"""Interventions by name, so that a configuration or a study's factor can hold them as plain JSON."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from fints.interventions.amplification import DepthScaledUpdates, OutputChangeStep
+from fints.interventions.applied import Applied
+from fints.interventions.base import Intervention
+from fints.interventions.gradient import GradientEqualiser, GradientEqualiserPlacebo
+from fints.interventions.planted_amplification import BranchGain, SharpInputs
+from fints.interventions.planted_collapse import LowRankOutputs, TokenPull
+from fints.interventions.planted_overfitting import FewWindows, NoisyTargets
+from fints.interventions.planted_vanishing import SaturatedBranches, ShrunkGradients
+from fints.interventions.representation import Decorrelation, DecorrelationPlacebo
+from fints.interventions.skip import SkippedSublayers
+from fints.model import Transformer
+
+__all__ = ["INTERVENTIONS", "intervene"]
+
+# In the order in which they are applied: diseases belong to the network, reliefs come on top.
+INTERVENTIONS: dict[str, type[Intervention]] = {
+    "token_pull": TokenPull,
+    "low_rank_outputs": LowRankOutputs,
+    "shrunk_gradients": ShrunkGradients,
+    "saturated_branches": SaturatedBranches,
+    "branch_gain": BranchGain,
+    "sharp_inputs": SharpInputs,
+    "few_windows": FewWindows,
+    "noisy_targets": NoisyTargets,
+    "skipped_sublayers": SkippedSublayers,
+    "gradient_equaliser": GradientEqualiser,
+    "gradient_equaliser_placebo": GradientEqualiserPlacebo,
+    "decorrelation": Decorrelation,
+    "decorrelation_placebo": DecorrelationPlacebo,
+    "output_change_step": OutputChangeStep,
+    "depth_scaled_updates": DepthScaledUpdates,
+}
+
+
+def intervene(network: Transformer, named: Mapping[str, Any], *, seed: int) -> Applied | None:
+    """Apply the interventions of a configuration to a network.
+
+    Parameters
+    ----------
+    network : Transformer
+        Freshly built or loaded.
+    named : mapping
+        ``{"NAME": {"dose": 0.5, ...}}``, as in `TrainingConfig.interventions`.
+    seed : int
+        Of what they draw. A fitted network that is loaded needs the one it was trained with.
+
+    Returns
+    -------
+    Applied or None
+        The `steering` of a fit; None if no dose is above 0, and the network is then as it was.
+
+    Raises
+    ------
+    ValueError
+        If a name, an option or a value cannot be used.
+    """
+    for name in named:
+        if name not in INTERVENTIONS:
+            near = difflib.get_close_matches(str(name), INTERVENTIONS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"unknown intervention {name!r}.{hint} Known: {', '.join(INTERVENTIONS)}.")
+    made = [
+        _made(name, kind, named[name], seed=seed) for name, kind in INTERVENTIONS.items() if name in named
+    ]
+    changes = [change for change in made if change.dose > 0]
+    return Applied(changes, network) if changes else None
+
+
+def _made(name: str, kind: type[Intervention], options: Any, *, seed: int) -> Intervention:
+    known = [option for option in inspect.signature(kind).parameters if option != "seed"]
+    if not isinstance(options, Mapping) or "dose" not in options:
+        raise ValueError(
+            f'the intervention {name} needs a table with a dose, such as {{"dose": 1.0}}; got {options!r}.'
+        )
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(f"unknown option {unknown[0]!r} of {name}. Options: {', '.join(known)}.")
+    return kind(seed=seed, **options)
