@@ -21,6 +21,7 @@ from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targ
 from fints.data.decisions import Day, as_date, between, decision_ranges, last_outcome, purge, show
 from fints.diagnostics import Profiler
 from fints.forecasting import FittedNetwork, check_panel, scaled_windows
+from fints.interventions import intervene
 from fints.model import Transformer, build, convert, estimate_memory
 from fints.saved import read_folder, write_folder
 from fints.training import FitResult, derive, fit, free_bytes, resolve_device
@@ -227,6 +228,7 @@ class Forecaster(BaseEstimator):
                 context=data.context,
                 seed=derive(self.seed, "model"),
             )
+        steering = intervene(model, experiment.training.interventions, seed=derive(self.seed, "interventions"))
         # No more than a batch: what a step has memory for, its profile has too.
         most = min(_PROBE_WINDOWS, experiment.training.batch_size)
         probe = training_set.gather(_probe_positions(len(training_set), most, self.seed))
@@ -240,6 +242,7 @@ class Forecaster(BaseEstimator):
             on_row=on_row,
             profiler=Profiler(*probe, experiment.training),
             estimated_bytes=needed,
+            steering=steering,
         )
 
         self.experiment_ = experiment
@@ -380,6 +383,7 @@ def load(path: str | Path) -> Forecaster:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"the weights in {path} do not fit the experiment beside them: {error}") from error
+    intervene(model, experiment.training.interventions, seed=derive(forecaster.seed, "interventions"))
     forecaster.experiment_ = experiment
     forecaster.model_ = model.eval().to(_device_or_cpu(experiment.training.device))
     forecaster.scaler_ = StandardScaler.from_dict(spec["scaler"])

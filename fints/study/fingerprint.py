@@ -29,6 +29,7 @@ AFFECTS_NUMBERS = (
     "model",
     "training",
     "diagnostics",
+    "interventions",
     "evaluation/walk_forward.py",
     "forecaster.py",
     "study/fits.py",
