@@ -58,6 +58,6 @@ class _Place(torch.autograd.Function):
         return y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
         rule = ctx.passing.rule
         return (g if rule is None else rule(ctx.layer, g)), None, None

@@ -114,7 +114,7 @@ class _Permuted(torch.autograd.Function):
         return z.view_as(z)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         return g.reshape(-1, g.shape[-1])[ctx.order].view(g.shape), None
 
 
