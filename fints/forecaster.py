@@ -228,7 +228,9 @@ class Forecaster(BaseEstimator):
                 context=data.context,
                 seed=derive(self.seed, "model"),
             )
-        steering = intervene(model, experiment.training.interventions, seed=derive(self.seed, "interventions"))
+        steering = intervene(
+            model, experiment.training.interventions, seed=derive(self.seed, "interventions")
+        )
         # No more than a batch: what a step has memory for, its profile has too.
         most = min(_PROBE_WINDOWS, experiment.training.batch_size)
         probe = training_set.gather(_probe_positions(len(training_set), most, self.seed))

@@ -75,10 +75,12 @@ def convert(
     Raises
     ------
     ValueError
-        If no exact conversion exists, with the reason, `to` or an option is unknown, or the network is altered.
+        If no exact conversion exists, with the reason, `to` or an option is unknown, or `model` is altered.
     """
     if model.alteration is not None:
-        raise ValueError("an altered network (training.interventions) has no conversion that computes the same.")
+        raise ValueError(
+            "an altered network (training.interventions) has no conversion that computes the same."
+        )
     # Refuses an unknown name or option with the known ones.
     build_residual(to, options, width=config.width, num_sublayers=2 * config.depth)
     route = _route(config.residual, to)
