@@ -15,7 +15,7 @@ from torch import Tensor
 from fints.model.branches import CausalSelfAttention, FeedForward
 from fints.model.checkpointing import passed_through
 from fints.model.heads import Forecast
-from fints.model.native_branches import feed_forward, has_native_form
+from fints.model.native_branches import attend, feed_forward, has_native_form
 from fints.model.regions import (
     attention_region,
     block_region,
@@ -133,15 +133,18 @@ class CompiledPass:
 
     def _sublayer(self, state: Any, layer: int, first_value: Tensor | None) -> tuple[Any, Tensor | None]:
         branch = self.network.branches[layer]
-        own: list[Tensor] = []
+        handed: list[Tensor | None] = []
 
-        def attend(u: Tensor) -> Tensor:
+        def attend_natively(u: Tensor) -> Tensor:
             assert isinstance(branch, CausalSelfAttention)
-            if self.native:
-                y, value = branch.attend(u, first_value)
-            else:
-                y, value = self._region(attention_region, u)(branch, u, first_value)
-            own.append(value)
+            hand_on = layer == 0 and self.network.value_residual != "none"
+            y, value = attend(branch, u, first_value, hand_on=hand_on)
+            handed.append(value)
+            return y
+
+        def attend_in_region(u: Tensor) -> Tensor:
+            y, value = self._region(attention_region, u)(branch, u, first_value)
+            handed.append(value)
             return y
 
         def run(u: Tensor) -> Tensor:
@@ -149,8 +152,10 @@ class CompiledPass:
             return result
 
         call: Branch
-        if self.network.value_residual != "none" and isinstance(branch, CausalSelfAttention):
-            call = attend
+        if isinstance(branch, CausalSelfAttention) and self.native:
+            call = attend_natively
+        elif isinstance(branch, CausalSelfAttention) and self.network.value_residual != "none":
+            call = attend_in_region
         elif not self.native:
             call = run
         elif isinstance(branch, FeedForward) and has_native_form(branch):
@@ -159,7 +164,7 @@ class CompiledPass:
             call = branch
         scheme = self.network.residual if self.fused is None else self.fused
         state = scheme.step(state, layer, call)
-        return state, own[0] if own and layer == 0 else first_value
+        return state, handed[0] if handed and layer == 0 else first_value
 
 
 def _plain(scheme: Residual[Any]) -> dict[str, Any]:

@@ -15,8 +15,9 @@ inline Vector largest(Vector a, Vector b) { return a > b ? a : b; }
 
 // Cephes' polynomials: within 2 units in the last place.
 inline Vector exponential(Vector x) {
-    x = largest(x, fill(-87.0f));
-    x = x < fill(88.0f) ? x : fill(88.0f);
+    // So put that NaN stays NaN.
+    x = x < fill(-87.0f) ? fill(-87.0f) : x;
+    x = x > fill(88.0f) ? fill(88.0f) : x;
     const Vector shift = fill(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
     Vector whole = (x * 1.44269504088896341f + shift) - shift;
     Vector r = x - whole * 0.693359375f;

@@ -1,7 +1,7 @@
 """Residual schemes on a CPU in few passes over their streams: the same numbers as `Residual.step`.
 
 `fused(scheme)` is the fused form of a scheme, or None where the plain one is as fast. Its `open`, `step`
-and `close` are those of `Residual`; the state is its own. Gradients are written out (`kernels.cpp`).
+and `close` are those of `Residual`; the state is its own. Gradients are written out (`*_kernels.cpp`).
 The plain `step` is the equation and the oracle: tests hold both to 1e-5, forward and backward.
 
 Fused steps take float32 streams whose width is a multiple of 16. Under autocast a branch runs in the

@@ -1,7 +1,7 @@
 """Builds the kernels beside it (`*.cpp`) with the machine's own C++ compiler, once, and loads it.
 
-The library lies in the user's cache folder under a name that has the source, the compiler, its flags
-and the processor in it, so that a change of any of them builds another. Nothing is built before a fit
+Objects and the library lie in the user's cache folder under names that have the source, the compiler, its
+flags and the processor in them, so that a change of any of them builds others. Nothing is built before a fit
 with ``training.compile`` asks for it.
 """
 
@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor
 
 __all__ = ["LANES", "MOST_STREAMS", "address", "find_compiler", "kernels"]
 
-# As in kernels.cpp.
+# As in vectors.h and streams.h.
 LANES = 16
 MOST_STREAMS = 8
 
@@ -34,7 +35,6 @@ FLAGS = (
     "-march=native",
     "-fopenmp",
     "-std=c++17",
-    "-shared",
     "-fPIC",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -44,21 +44,11 @@ COMPILERS = ("g++", "clang++", "c++")
 _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 # Of every function but the first argument, t; the last is the number of threads.
 _WRITE = [_LONG, _INT, *[_POINTER] * 3, _LONG]
+_ATTENTION = [_LONG, _INT, _INT, *[_POINTER] * 2, _LONG, *[_POINTER] * 2]
 _DEPTH = [_LONG, _LONG, _POINTER, *[_INT] * 5, _FLOAT, _FLOAT]
 _FRAC = [*_WRITE, *[_POINTER] * 10, _INT, _FLOAT, _FLOAT]
-_GATED = [
-    _LONG,
-    _INT,
-    *[_POINTER] * 3,
-    _INT,
-    *[_POINTER] * 2,
-    _INT,
-    _FLOAT,
-    _FLOAT,
-    *[_POINTER] * 2,
-    _INT,
-    _FLOAT,
-]
+_GATED = [_LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 2]
+_GATED += [_INT, _FLOAT, _FLOAT, *[_POINTER] * 2, _INT, _FLOAT]
 _SIGNATURES: dict[str, list[type]] = {
     "fints_given": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 2],
     "fints_given_back": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 6],
@@ -66,6 +56,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "fints_dynamic_back": [*_WRITE, *[_POINTER] * 2, _INT, _INT, *[_POINTER] * 10],
     "fints_gelu": [_LONG, *[_POINTER] * 3],
     "fints_gelu_back": [_LONG, *[_POINTER] * 4],
+    "fints_attention": [*_ATTENTION, *[_POINTER] * 2],
+    "fints_attention_back": [*_ATTENTION, *[_POINTER] * 5],
     "fints_depth": [*_DEPTH, *[_POINTER] * 7],
     "fints_depth_back": [*_DEPTH, *[_POINTER] * 9],
     "fints_frac": [*_FRAC, *[_POINTER] * 6],
@@ -105,12 +97,13 @@ def kernels() -> ctypes.CDLL:
         If there is no compiler, or it refuses the source.
     """
     compiler = find_compiler()
-    texts = [path.read_text() for path in (*SOURCES, *HEADERS)]
-    parts = (*texts, compiler, *FLAGS, _version(compiler), _processor())
-    name = f"kernels-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}.so"
-    library = _cache() / name
+    shared = (*(path.read_text() for path in HEADERS), compiler, *FLAGS, _version(compiler), _processor())
+    objects = {
+        source: _cache() / f"{source.stem}-{_key(source.read_text(), *shared)}.o" for source in SOURCES
+    }
+    library = _cache() / f"kernels-{_key(*(made.name for made in objects.values()))}.so"
     if not library.exists():
-        _build(compiler, library)
+        _build(compiler, objects, library)
     loaded = ctypes.CDLL(str(library))
     for function, arguments in _SIGNATURES.items():
         found = getattr(loaded, function)
@@ -127,20 +120,38 @@ def address(tensor: Tensor | None) -> int | None:
     return tensor.data_ptr()
 
 
-def _build(compiler: str, library: Path) -> None:
+def _build(compiler: str, objects: dict[Path, Path], library: Path) -> None:
+    """Compile the sources whose object is not there yet, as many at a time as there are cores, and link."""
     library.parent.mkdir(parents=True, exist_ok=True)
-    # Built beside and moved: two workers that build at once both end with a whole file.
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        fresh = Path(folder) / library.name
-        command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(fresh)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ValueError(
-                f"{' '.join(command)} ended with code {done.returncode}: {done.stderr.strip()[-800:]}\n"
-                "It needs C++17, vector extensions and OpenMP, as g++ 9 and clang++ 12 with libomp have. "
-                "Name another compiler in CXX, or set training.compile = false."
-            )
-        os.replace(fresh, library)
+
+    def made(target: Path, *arguments: str) -> None:
+        # Built beside and moved: two workers that build at once both end with a whole file.
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            fresh = Path(folder) / target.name
+            _run([compiler, *FLAGS, *arguments, "-o", str(fresh)])
+            os.replace(fresh, target)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        missing = [
+            (made, target, "-c", str(source)) for source, target in objects.items() if not target.exists()
+        ]
+        for done in [pool.submit(*each) for each in missing]:
+            done.result()
+    made(library, "-shared", *map(str, objects.values()))
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(
+            f"{' '.join(command)} ended with code {done.returncode}: {done.stderr.strip()[-800:]}\n"
+            "It needs C++17, vector extensions and OpenMP, as g++ 9 and clang++ 12 with libomp have. "
+            "Name another compiler in CXX, or set training.compile = false."
+        )
 
 
 def _cache() -> Path:

@@ -1,4 +1,4 @@
-"""The stream operations of `kernels.cpp` as differentiable functions.
+"""The stream operations of `stream_kernels.cpp` as differentiable functions.
 
 Between two branches a scheme of streams writes what the first returned and reads what the second gets.
 Both happen in one pass over the streams: so a state is the streams *before* the last write, and the
@@ -132,7 +132,7 @@ class _WriteAndRead(torch.autograd.Function):
         streams, y, weights, read = ctx.saved_tensors
         if du is None and more is None:
             return None, None, None, None
-        more = _contiguous(more)
+        du, more = _contiguous(du), _contiguous(more)
         read = None if du is None else read
         dread = None if read is None else torch.empty_like(read)
         found = _Gradients(streams, y, weights, more)
@@ -140,7 +140,7 @@ class _WriteAndRead(torch.autograd.Function):
             *_write(streams, y, weights),
             address(read),
             ctx.r_step,
-            address(_contiguous(du)),
+            address(du),
             address(more),
             *found.addresses(),
             address(dread),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 
 from fints.model import regions
+from fints.model.branches import CausalSelfAttention
 from fints.model.compiled import CompiledPass
+from fints.model.native_branches import attend
 from fints.residual import RESIDUALS
 from fints.residual.fused import fused
 
@@ -142,6 +145,66 @@ def test_extreme_logits_leave_sinkhorn_finite(some, x):
         for b in network.residual.b:
             b.copy_(100 * torch.randn(b.shape, generator=torch.Generator().manual_seed(1)))
     agree(network, network.compiled(), x)
+
+
+@pytest.mark.parametrize("positions", ["relative", "learned"])
+@pytest.mark.parametrize("tokens", [1, 15, 16, 17, 40])
+@pytest.mark.parametrize("size", [3, 8, 16, 24])
+def test_attention_by_kernel_is_attention(tokens, size, positions):
+    generator = torch.Generator().manual_seed(tokens)
+    branch = CausalSelfAttention(
+        2 * size,
+        2,
+        context=40,
+        dropout=0.0,
+        relative_positions=positions == "relative",
+        value_residual="learned",
+    )
+    with torch.no_grad():
+        for parameter in branch.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    u, first = (torch.randn(3, tokens, 2 * size, generator=generator) for _ in range(2))
+    in_heads = first.view(3, tokens, 2, size).transpose(1, 2).reshape(6, tokens, size)
+    exact = copy.deepcopy(branch).double()
+    found = []
+    for each, call, inputs in (
+        (exact, exact.attend, (u.double(), in_heads.double())),
+        (branch, branch.attend, (u.clone(), in_heads.clone())),
+        (branch, partial(attend, branch, hand_on=True), (u.clone(), first.clone())),
+    ):
+        wanted = [*each.parameters(), *(tensor.requires_grad_() for tensor in inputs)]
+        y, value = call(*inputs)
+        # The values are used too, as later attentions do.
+        loss = (y * torch.linspace(-1, 1, y.numel()).view_as(y)).sum() + value.square().sum()
+        *rest, to_first = torch.autograd.grad(loss, wanted)
+        if to_first.dim() == 3 and to_first.shape[0] == 6:
+            to_first = to_first.view(3, 2, tokens, size).transpose(1, 2).reshape(3, tokens, -1)
+        found.append([y.detach(), *rest, to_first])
+    for reference, plain, fast in zip(*found, strict=True):
+        # Of one token the gradient of scores is 0.
+        size_of = reference.norm() + 1e-2 * found[0][0].norm()
+        error, own_error = ((each.double() - reference).norm() / size_of for each in (fast, plain))
+        assert error < max(1e-5, 4 * own_error)
+
+
+def test_a_later_token_weighs_nothing_however_large(some, x):
+    """Not even what is left of an exponential: an infinite later token would spoil the earlier ones."""
+    network = some(residual="pre_norm")
+    branch = network.branches[0]
+    u = torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(0))
+    y, _ = attend(branch, u, None, hand_on=False)
+    changed = u.clone()
+    changed[:, 7:] *= 1e15
+    other, _ = attend(branch, changed, None, hand_on=False)
+    assert torch.equal(other[:, :7], y[:, :7])
+
+
+def test_what_is_no_number_stays_so(some):
+    branch = some(residual="pre_norm").branches[0]
+    with torch.no_grad():
+        branch.query_key_value.weight[:16].fill_(torch.nan)
+    y, _ = attend(branch, torch.ones(1, 12, 16), None, hand_on=False)
+    assert y.isnan().all()
 
 
 @pytest.mark.parametrize("value_residual", ["fixed", "learned"])

@@ -49,7 +49,7 @@ def test_a_library_is_built_once(monkeypatch, fresh, tmp_path):
     run = subprocess.run
 
     def watched(command, **options):
-        if "-o" in command:
+        if "-shared" in command:
             builds.append(command)
         return run(command, **options)
 
@@ -58,4 +58,24 @@ def test_a_library_is_built_once(monkeypatch, fresh, tmp_path):
         native.kernels()
         native.kernels.cache_clear()
     assert len(builds) == 1
-    assert len(list(fresh.iterdir())) == 1
+    assert sorted(path.suffix for path in fresh.iterdir()) == [".o", ".so"]
+
+
+def test_a_change_of_one_source_compiles_that_one_alone(monkeypatch, fresh, tmp_path):
+    sources = [tmp_path / "all.cpp", tmp_path / "other.cpp"]
+    sources[0].write_text("\n".join(f'extern "C" void {name}() {{}}' for name in native._SIGNATURES))
+    sources[1].write_text("int one = 1;")
+    monkeypatch.setattr(native, "SOURCES", tuple(sources))
+    native.kernels()
+    compiled = []
+    run = subprocess.run
+
+    def watched(command, **options):
+        compiled.extend(part for part in command if part.endswith(".cpp"))
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", watched)
+    sources[1].write_text("int two = 2;")
+    native.kernels.cache_clear()
+    native.kernels()
+    assert compiled == [str(sources[1])]
