@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fints.terminal import AsJson, print_fields, print_json, print_table, print_wrapped, refusing
+from fints.words import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -201,7 +202,8 @@ def _outcomes(
     sealed = seal(panel)
     if sealed is not None and (late := forecasts.filter(pl.col("date") >= sealed).height):
         notes.append(
-            f"{late:,} forecasts are dated from {sealed} on, which this panel keeps sealed for a final look: "
+            f"{counted(late, 'forecast')} dated from {sealed} on, which this panel keeps sealed for a final "
+            "look: "
             "whoever judges on them has used them up."
         )
     scaled = targets(panel, "volatility_scaled", horizon).select("date", "asset", "scale")
@@ -236,7 +238,8 @@ def _disagreement(forecasts: pl.DataFrame, outcomes: pl.DataFrame) -> list[str]:
         return []
     date, asset, told, found = off.sort("date", "asset").select("date", "asset", "told", "realised").row(0)
     return [
-        f"{off.height:,} of {both.height:,} outcomes of the table differ from the panel's, first {date} "
+        f"{off.height:,} of {counted(both.height, 'outcome')} of the table differ from the panel's, first "
+        f"{date} "
         f"{asset}: {told:.6g} and {found:.6g}. The panel's are used. Are units, horizon and dates the same?"
     ]
 
@@ -266,8 +269,8 @@ def _print(told: dict[str, Any], judged: Judgement) -> None:
     span = f"{told['from']} to {told['to']}"
     renamed = [f"{name} = {column}" for name, column in told["read_as"].items() if name != column]
     fields: dict[str, Any] = {
-        "forecasts": f"{told['forecasts']}: {judged.rows:,} rows, {judged.dates:,} dates ({span}), "
-        f"{judged.assets:,} assets",
+        "forecasts": f"{told['forecasts']}: {counted(judged.rows, 'row')}, "
+        f"{counted(judged.dates, 'date')} ({span}), {counted(judged.assets, 'asset')}",
         "outcomes": told["outcomes"],
     }
     if renamed:
@@ -285,8 +288,9 @@ def _print(told: dict[str, Any], judged: Judgement) -> None:
         columns, rows = _portfolio_rows(judged)
         print_table(columns, rows, right=tuple(columns[1:]))
     print()
+    counts = "counts as" if judged.assets == 1 else "count as"
     print_wrapped(
-        f"Power: the {judged.assets:,} assets count as {judged.effective_assets:.1f} independent ones; a "
+        f"Power: {counted(judged.assets, 'asset')} {counts} {judged.effective_assets:.1f} independent; a "
         f"true R² of {100 * judged.detectable_r2:.2g} % is found with 80 % probability."
     )
     if judged.portfolios and judged.portfolios[0]["trials"] == 1:
@@ -376,7 +380,7 @@ def _number(value: float, digits: int) -> str:
 
 
 def _days(count: int) -> str:
-    return "day" if count == 1 else f"{count} days"
+    return "day" if count == 1 else counted(count, "day")
 
 
 def _plain(value: Any) -> Any:

@@ -18,14 +18,15 @@ PACKAGE = ROOT / "fints"
 MAY_IMPORT = {
     "config": set(),
     "residual": {"config"},
-    "data": {"config"},
-    "evaluation": {"config"},
+    "data": {"config", "words"},
+    "evaluation": {"config", "words"},
     "training": {"config"},
     "model": {"config", "residual"},
     "diagnostics": {"config", "residual", "model", "training"},
     "interventions": {"config", "residual", "model", "training"},
     "deep_baselines": {"config", "data", "evaluation", "model", "training"},
     "saved": set(),
+    "forecasting": {"config", "data", "model", "training"},
     "forecaster": {
         "config",
         "data",
@@ -35,12 +36,19 @@ MAY_IMPORT = {
         "evaluation",
         "diagnostics",
         "interventions",
+        "forecasting",
         "saved",
     },
-    "walk_forward": {"config", "data", "forecaster"},
+    "refits": {"forecaster"},
+    "walk_forward": {"config", "data", "forecaster", "refits"},
+    "registry": {"data", "forecaster", "saved", "walk_forward"},
+    "mlflow_model": {"data", "registry"},
+    "words": set(),
     "study": {
         "config",
         "data",
+        "deep_baselines",
+        "words",
         "residual",
         "model",
         "training",
@@ -48,12 +56,15 @@ MAY_IMPORT = {
         "diagnostics",
         "interventions",
         "forecaster",
+        "refits",
+        "registry",
+        "walk_forward",
     },
     "doctor": set(),
     "ui": {"study"},
     "terminal": set(),
-    "cli_data": {"data", "terminal"},
-    "cli_evaluate": {"data", "evaluation", "terminal"},
+    "cli_data": {"data", "terminal", "words"},
+    "cli_evaluate": {"data", "evaluation", "terminal", "words"},
     "cli_simulate": {"data", "terminal"},
     "cli_schemes": {
         "config",
@@ -69,7 +80,8 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 TORCH_ALONE = {"residual", "model", "training"}
-IMPORT_MLFLOW = {"fints/study/tracking.py"}
+# The last is no module of ours but the model that MLflow loads by itself.
+IMPORT_MLFLOW = {"fints/study/tracking.py", "fints/study/stores.py", "fints/registry.py", "fints/mlflow_model.py"}
 # What a plain `import fints` or `fints --help` must not pay for.
 HEAVY = {
     "torch",

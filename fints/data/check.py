@@ -16,6 +16,7 @@ from fints.data.panel import Panel
 from fints.data.readers import Reading, Repairs
 from fints.data.readers.qlib import recognises_qlib
 from fints.data.sources import NO_REPAIRS, open_file
+from fints.words import counted
 
 __all__ = ["Finding", "Report", "check", "inspect", "report_of"]
 
@@ -76,7 +77,7 @@ class Report:
         errors = sum(finding.level == "error" for finding in self.findings)
         warnings = sum(finding.level == "warning" for finding in self.findings)
         verdict = "cannot be used as it stands" if errors else "can be used"
-        lines.append(f"  {verdict}: {_count(errors, 'error')}, {_count(warnings, 'warning')}")
+        lines.append(f"  {verdict}: {counted(errors, 'error')}, {counted(warnings, 'warning')}")
         return "\n".join(lines)
 
 
@@ -137,10 +138,6 @@ def _wrapped(key: str, text: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _summary(panel: Panel) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from fints.data.panel import Panel
+from fints.words import counted
 
-__all__ = ["Finding", "count", "moves", "names", "traded_moves"]
+__all__ = ["Finding", "moves", "names", "traded_moves"]
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,4 @@ def moves(rows: pl.DataFrame) -> str:
 def names(assets: list[str]) -> str:
     """Return how many assets, and the first of them."""
     more = f" and {len(assets) - 5} more" if len(assets) > 5 else ""
-    return f"{count(len(assets), 'asset')} ({', '.join(assets[:5])}{more})"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{counted(len(assets), 'asset')} ({', '.join(assets[:5])}{more})"

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import polars as pl
 
-from fints.data.findings import Finding, count, moves, names, traded_moves
-from fints.data.health_dates import dependence, filled_holidays, gaps, shape, survivorship
+from fints.data.findings import Finding, moves, names, traded_moves
+from fints.data.health_dates import dependence, filled_holidays, future, gaps, shape, survivorship
 from fints.data.panel import PERCENT_MEDIAN, Panel
+from fints.words import counted
 
 __all__ = ["decimals", "inspect", "split_suspects"]
 
@@ -17,6 +18,8 @@ __all__ = ["decimals", "inspect", "split_suspects"]
 JUMP = math.log(5)
 # Prices in pence for pounds, cents for dollars: within 20 % of a factor of 100.
 HUNDREDFOLD = (math.log(80), math.log(125))
+# A column of returns follows the price's own moves; its size beside theirs tells its units, whatever it is.
+SAME_MOVES, PERCENT_OF = 0.9, (50.0, 200.0)
 # Five equal closes in a row are one in thousands for a liquid stock, and the mark of a filled-in holiday or
 # halt.
 STALE_RUN = 5
@@ -38,9 +41,11 @@ def inspect(panel: Panel) -> list[Finding]:
         *_jumps(traded),
         *_splits(traded),
         *_units(panel, traded),
+        *_alike_names(panel),
         *_stale(traded),
         *filled_holidays(traded),
         *_live_bar(panel),
+        *future(panel),
         *dependence(traded),
         *survivorship(panel, traded),
         *_ticks(traded),
@@ -89,7 +94,7 @@ def _jumps(traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "warning",
                 "hundredfold",
-                f"{count(units.height, 'move')} of about a factor of 100, first {moves(units)}: pence and "
+                f"{counted(units.height, 'move')} of about a factor of 100, first {moves(units)}: pence and "
                 "pounds? Bring the asset to one unit.",
             )
         )
@@ -99,7 +104,7 @@ def _jumps(traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "warning",
                 "jump",
-                f"{count(jumps.height, 'move')} beyond a factor of 5, first {moves(jumps)}: an unadjusted "
+                f"{counted(jumps.height, 'move')} beyond a factor of 5, first {moves(jumps)}: an unadjusted "
                 "or doubly adjusted split, or genuine? Compare with another source; nothing is repaired.",
             )
         )
@@ -131,7 +136,7 @@ def _splits(traded: pl.DataFrame) -> list[Finding]:
         Finding(
             "warning",
             "split",
-            f"{count(suspects.height, 'move')} by the ratio of a split, first {moves(suspects)}: "
+            f"{counted(suspects.height, 'move')} by the ratio of a split, first {moves(suspects)}: "
             "unadjusted? Compare with another source; nothing is repaired.",
         )
     ]
@@ -149,19 +154,46 @@ def _units(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
                 "Panel.from_returns.",
             )
         )
-    for column in panel.feature_columns:
-        if "ret" not in column.casefold():
-            continue
-        size = panel.frame[column].abs().median()
-        if isinstance(size, float) and size > PERCENT_MEDIAN:
-            findings.append(
-                Finding(
-                    "warning",
-                    "percent",
-                    f"{column!r} has median absolute value {size:.3g}: percent? Divide it by 100.",
-                )
-            )
+    findings += [found for column in panel.feature_columns for found in _percent(panel, traded, column)]
     return findings
+
+
+def _percent(panel: Panel, traded: pl.DataFrame, column: str) -> list[Finding]:
+    """Find returns in percent: a column a hundredfold of the price's moves, or a large one of that name."""
+    values = panel.frame.select("date", "asset", value=pl.col(column).cast(pl.Float64).fill_nan(None))
+    both = traded.select("date", "asset", move=pl.col("move").exp() - 1).join(values, on=["date", "asset"])
+    both = both.drop_nulls().filter(pl.col("value").is_finite() & pl.col("move").is_finite())
+    correlation = both.select(pl.corr("move", "value")).item() if both.height > 2 else None
+    said = ""
+    if correlation is not None and correlation > SAME_MOVES:
+        spread = both.select(pl.col("value").std() / pl.col("move").std()).item()
+        if PERCENT_OF[0] < spread < PERCENT_OF[1]:
+            said = f"{column!r} is {spread:.4g} times the returns of {panel.price!r}"
+    elif "ret" in column.casefold():
+        size = values["value"].abs().median()
+        if isinstance(size, float) and size > PERCENT_MEDIAN:
+            said = f"{column!r} has median absolute value {size:.3g}"
+    return [Finding("warning", "percent", f"{said}: percent? Divide it by 100.")] if said else []
+
+
+def _alike_names(panel: Panel) -> list[Finding]:
+    """Find assets whose names differ only by case or by blanks."""
+    groups: dict[str, list[str]] = {}
+    for asset in panel.assets:
+        groups.setdefault("".join(asset.split()).casefold(), []).append(asset)
+    alike = [group for group in groups.values() if len(group) > 1]
+    if not alike:
+        return []
+    shown = "; ".join(", ".join(map(repr, group)) for group in alike[:3])
+    more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
+    return [
+        Finding(
+            "warning",
+            "alike_names",
+            f"assets whose names differ only by case or blanks: {shown}{more}: one asset under two names? "
+            "Each is a series of its own here; give them one name, or names that differ.",
+        )
+    ]
 
 
 def _stale(traded: pl.DataFrame) -> list[Finding]:
@@ -182,7 +214,7 @@ def _stale(traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "warning",
                 "stale",
-                f"{count(runs.height, 'run')} of {STALE_RUN} or more exact zero returns, longest "
+                f"{counted(runs.height, 'run')} of {STALE_RUN} or more exact zero returns, longest "
                 f"{first['length']} for {first['asset']} from {first['date']}: forward-filled holidays or "
                 "halts? Leave such days out.",
             )
@@ -235,7 +267,7 @@ def _ticks(traded: pl.DataFrame) -> list[Finding]:
         Finding(
             "warning",
             "rounding",
-            f"{count(len(coarse), 'asset')} with days on which the last decimal is worth more than "
+            f"{counted(len(coarse), 'asset')} with days on which the last decimal is worth more than "
             f"{COARSE_TICK * 1e4:.0f} bp, most {worst[1]} ({worst[0]:.0%} of its days, {worst[2]} decimals, "
             f"up to {worst[3] * 1e4:.0f} bp): rounding fakes reversal. Start later or find finer prices.",
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 
 import polars as pl
 
-from fints.data.findings import Finding, count, names
+from fints.data.findings import Finding, names
 from fints.data.panel import Panel
+from fints.words import counted
 
-__all__ = ["autocorrelation", "dependence", "filled_holidays", "gaps", "shape", "survivorship"]
+__all__ = ["autocorrelation", "dependence", "filled_holidays", "future", "gaps", "shape", "survivorship"]
 
 GAP_DAYS = 10
 FILLED_ASSETS = 3
@@ -74,7 +76,7 @@ def dependence(traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "warning",
                 "own_autocorrelation",
-                f"{count(single.height, 'asset')} whose moves are correlated with their last beyond "
+                f"{counted(single.height, 'asset')} whose moves are correlated with their last beyond "
                 f"{OWN_AUTOCORRELATION:g}, first {shown}: bid-ask bounce, rounding or stale prices?",
             )
         )
@@ -97,8 +99,28 @@ def filled_holidays(traded: pl.DataFrame) -> list[Finding]:
         Finding(
             "warning",
             "filled_holidays",
-            f"{count(still.height, 'date')} on which every asset repeats its last price, first {shown}: "
+            f"{counted(still.height, 'date')} on which every asset repeats its last price, first {shown}: "
             "filled-in holidays? Leave them out (drop_filled_holidays).",
+        )
+    ]
+
+
+def future(panel: Panel, today: dt.date | None = None) -> list[Finding]:
+    """Find dates that have not come yet; `today` is the machine's, unless given.
+
+    The exchange may be a day ahead of the machine.
+    """
+    last = (today or dt.date.today()) + dt.timedelta(days=1)
+    late = panel.dates.filter(panel.dates > last)
+    if not len(late):
+        return []
+    return [
+        Finding(
+            "warning",
+            "future",
+            f"{counted(len(late), 'date')} still to come, first {late[0]}, last {late[-1]}: mistyped, or "
+            "years "
+            "of two digits read a century late (70 as 2070)? Prices of days to come are no history.",
         )
     ]
 
@@ -113,7 +135,8 @@ def survivorship(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
         Finding(
             "warning",
             "survivorship",
-            f"none of {last.height} assets ends before the panel does, in {days / 365.25:.0f} years: chosen "
+            f"none of {counted(last.height, 'asset')} ends before the panel does, in {days / 365.25:.0f} "
+            "years: chosen "
             "among survivors? Arms can be compared; the level of a return or of alpha means nothing.",
         )
     ]
@@ -135,8 +158,9 @@ def gaps(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
             Finding(
                 "note",
                 "missing_days",
-                f"{count(int(holes['lost'].sum()), 'asset-day')} missing inside listings, longest "
-                f"{longest['lost']} days of {longest['asset']} before {longest['date']}: kept as missing, "
+                f"{counted(int(holes['lost'].sum()), 'asset-day')} missing inside listings, longest "
+                f"{counted(longest['lost'], 'day')} of {longest['asset']} before {longest['date']}: kept as "
+                "missing, "
                 "never filled.",
             )
         )
@@ -150,7 +174,7 @@ def gaps(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
                 Finding(
                     "warning",
                     "calendar_gap",
-                    f"{count(len(wide), 'gap')} of more than {GAP_DAYS} days in the calendar, first "
+                    f"{counted(len(wide), 'gap')} of more than {GAP_DAYS} days in the calendar, first "
                     f"{panel.dates[place]} to {panel.dates[place + 1]}: a missing part of the file?",
                 )
             )
@@ -189,6 +213,6 @@ def shape(panel: Panel, traded: pl.DataFrame) -> list[Finding]:
     weekend = panel.dates.filter(panel.dates.dt.weekday() > 5)
     if len(weekend):
         findings.append(
-            Finding("note", "weekend", f"{count(len(weekend), 'date')} on a weekend, first {weekend[0]}.")
+            Finding("note", "weekend", f"{counted(len(weekend), 'date')} on a weekend, first {weekend[0]}.")
         )
     return findings

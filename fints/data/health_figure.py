@@ -19,6 +19,7 @@ from fints.data.findings import traded_moves
 from fints.data.health import COARSE_TICK, HUNDREDFOLD, JUMP, decimals, split_suspects
 from fints.data.health_dates import autocorrelation
 from fints.data.panel import Panel
+from fints.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,13 +74,14 @@ def draw_health(report: Report, path: str | os.PathLike[str]) -> Path:
         axis.tick_params(labelsize=8)
     summary = report.summary
     top.suptitle(
-        f"{Path(report.subject).name}: {_plural(summary['assets'], 'asset')}, {summary['dates']:,} dates, "
+        f"{Path(report.subject).name}: {counted(summary['assets'], 'asset')}, "
+        f"{counted(summary['dates'], 'date')}, "
         f"{summary['span']}",
         fontsize=12,
         x=0.01,
         ha="left",
     )
-    head = f"{_plural(len(warned), 'warning')}" + ("" if warned else ": nothing looks wrong")
+    head = f"{counted(len(warned), 'warning')}" + ("" if warned else ": nothing looks wrong")
     bottom.text(0.01, 1.0, head, fontsize=10, fontweight="bold", va="top", color=RED if warned else GREEN)
     bottom.text(0.01, 1 - 0.28 / below, "\n".join(shown), fontsize=8, va="top", linespacing=1.35)
     # No date or version inside: the same panel draws the same bytes.
@@ -217,7 +219,3 @@ def _memory(axis: Axes, traded: pl.DataFrame) -> None:
     reach = float(np.nanmax(np.abs([*rho, *(2 * error)]))) * 1.3
     axis.set_ylim(-reach, reach)
     axis.legend(fontsize=7)
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

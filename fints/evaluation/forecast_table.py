@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from fints.words import counted
+
 __all__ = ["LATE", "LEAST_OVERLAP", "ForecastTable", "forecast_table", "join_outcomes"]
 
 # What other libraries call these columns, compared in lower case. The first found is used.
@@ -94,7 +96,9 @@ def forecast_table(
     left_out: dict[str, int] = {}
     for name in ("date", "asset"):
         if table[name].null_count():
-            raise ValueError(f"column {read_as[name]!r} has {table[name].null_count()} rows without a value.")
+            raise ValueError(
+                f"column {read_as[name]!r} has {counted(table[name].null_count(), 'row')} without a value."
+            )
     if "available_at" in table.columns:
         late = _dates(table["available_at"], read_as["available_at"]) > table["date"]
         left_out[LATE] = int(late.fill_null(False).sum())
@@ -109,7 +113,7 @@ def forecast_table(
     if repeated.height:
         date, asset = repeated.select("date", "asset").row(0)
         raise ValueError(
-            f"{repeated.height} rows repeat a (date, asset), first {date} {asset}; give one forecast each "
+            f"{repeated.height:,} rows repeat a (date, asset), first {date} {asset}; give one forecast each "
             "(of one model, one seed)."
         )
     return ForecastTable(
@@ -138,7 +142,8 @@ def join_outcomes(table: ForecastTable, outcomes: pl.DataFrame) -> ForecastTable
     if matched < LEAST_OVERLAP:
         first = ", ".join(f"{date} {asset}" for date, asset in unmatched.select(keys).head(SHOWN).rows())
         raise ValueError(
-            f"only {100 * matched:.1f} % of the {forecasts.height:,} forecasts have their (date, asset) in "
+            f"only {100 * matched:.1f} % of the {counted(forecasts.height, 'forecast')} have their (date, "
+            "asset) in "
             f"the panel; at least {100 * LEAST_OVERLAP:.0f} % must. First without: {first}. "
             f"{_why(unmatched, outcomes)}"
         )

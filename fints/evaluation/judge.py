@@ -19,6 +19,7 @@ from fints.evaluation.power import detectable_r2, effective_assets
 from fints.evaluation.rows import known_rows
 from fints.evaluation.serial import mean_error
 from fints.evaluation.sharpe import annual_sharpe, deflated_sharpe, probabilistic_sharpe, sharpe_interval
+from fints.words import counted
 
 __all__ = ["Estimate", "Judgement", "judge"]
 
@@ -27,6 +28,9 @@ ALPHA = 0.05
 LEAK_IC = 0.10
 # A forecast this much wider than the outcome is a score in other units: its squared error says nothing.
 WIDEST = 3.0
+# A slope of outcomes on forecasts that could be this, and no tenth of the way to 1, asks for another unit. A
+# calibrated forecast in percent is as wide as its outcomes in decimals from an R2 of 0.01 % on.
+PERCENT, APART = 0.01, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +124,7 @@ def judge(
     constant = bool(np.ptp(forecast) <= CONSTANT * np.abs(forecast).max())
     pairs = bool(rows["date"].is_duplicated().any())
     warnings = _warnings(rows, found, in_units, dates, horizon)
+    warnings += _other_unit(_slope(rows, horizon), ratio)
     if prices is not None and not pairs:
         warnings.append("No date has two forecasts: there is no portfolio of one against another.")
     if constant:
@@ -265,7 +270,8 @@ def _warnings(
     if ic is not None and abs(ic) > LEAK_IC:
         warnings.append(
             f"Suspected leak: the mean rank IC is {ic:.3f}; more than {LEAK_IC:.2f} kept up over "
-            f"{found['days']:,} dates is hardly ever real. Check that each forecast was made before its "
+            f"{counted(found['days'], 'date')} is hardly ever real. Check that each forecast was made "
+            "before its "
             "outcome began."
         )
     if not in_units:
@@ -275,15 +281,42 @@ def _warnings(
         )
     if found["missing_days"]:
         warnings.append(
-            f"{found['missing_days']:,} of {dates:,} dates have no IC: forecasts or outcomes are the same "
+            f"{found['missing_days']:,} of {counted(dates, 'date')} have no IC: forecasts or outcomes are "
+            "the same "
             "for all assets, or there are fewer than three. They count as missing, not as 0."
         )
     few = dates // horizon
     if few < 50:
         warnings.append(
-            f"{dates:,} dates hold {few} outcomes that do not overlap: intervals and p values are rough."
+            f"There are {counted(few, 'outcome')} that do not overlap in {counted(dates, 'date')}: intervals "
+            "and p values are rough."
         )
     return warnings
+
+
+def _other_unit(slope: Estimate, ratio: float | None) -> list[str]:
+    """Warn of forecasts or outcomes in percent beside decimals of the other.
+
+    The 95 % interval of the slope must hold 1/100 (or 100) and end ten times closer to it than 1 is; and
+    forecasts said to be in percent must be at least as wide as the outcomes.
+    """
+    if slope.value is None or slope.low is None or slope.high is None or ratio is None:
+        return []
+    if ratio >= 1 and slope.low <= PERCENT <= slope.high < PERCENT * APART:
+        return [
+            f"Are the forecasts in percent? They are {ratio:.3g} times as wide as the outcomes, and the "
+            "slope "
+            f"of outcomes on them is {slope.value:.2g} ({slope.low:.2g} to {slope.high:.2g}), as it is where "
+            "outcomes are decimals. Then divide the forecasts by 100; otherwise they are far too wide."
+        ]
+    if slope.low > 1 / (PERCENT * APART) and slope.low <= 1 / PERCENT <= slope.high:
+        return [
+            f"Are the outcomes in percent? Their slope on the forecasts is {slope.value:.3g} "
+            f"({slope.low:.3g} to {slope.high:.3g}). Then divide the outcomes by 100; otherwise the "
+            "forecasts "
+            "are far too small."
+        ]
+    return []
 
 
 def _verdict(
@@ -352,7 +385,7 @@ def _net(portfolios: Sequence[dict[str, Any]]) -> list[str]:
     if ratio <= 0:
         return [f"The long-short portfolio loses after {cost} a trade; it breaks even at {even:.2f}."]
     sure = "more than luck" if deflated > 1 - ALPHA else "not more than luck"
-    tried = "" if first["trials"] == 1 else f" for {first['trials']:,} trials"
+    tried = "" if first["trials"] == 1 else f" for {counted(first['trials'], 'trial')}"
     return [
         f"After {cost} a trade the long-short portfolio has a Sharpe ratio of {ratio:.2f}, {sure} (deflated"
         f"{tried}: {deflated:.2f}); it breaks even at {even:.2f}."

@@ -12,7 +12,7 @@ import pytest
 
 from fints.data import Panel, check, load, simulate
 from fints.data.findings import traded_moves
-from fints.data.health_dates import autocorrelation
+from fints.data.health_dates import autocorrelation, future
 from fints.data.health_figure import draw_health
 
 
@@ -137,3 +137,48 @@ def test_panels_at_the_edge_are_drawn(tmp_path: Path, shape: tuple[int, int]) ->
     empty = pl.DataFrame({"date": [panel.dates[0]], "asset": ["EMPTY"], "close": [None]})
     with_empty = Panel(pl.concat([panel.frame, empty.cast({"close": pl.Float64})]))
     assert draw_health(check(with_empty), tmp_path / "a.png").stat().st_size > 10_000
+
+
+def named(*names: str) -> Panel:
+    return Panel(
+        pl.DataFrame(
+            {
+                "date": [dt.date(2001, 1, 2) + dt.timedelta(days=day) for day in range(4) for _ in names],
+                "asset": list(names) * 4,
+                "close": np.exp(0.01 * np.arange(4.0 * len(names))),
+            }
+        )
+    )
+
+
+def test_names_that_differ_only_by_case_or_blanks_are_warned_of_by_name() -> None:
+    said = found(named("ABC", "abc", "ABCD", "X Y", "X  Y"))["alike_names"]
+    assert "'ABC', 'abc'" in said
+    assert "'X  Y', 'X Y'" in said or "'X Y', 'X  Y'" in said
+    assert "ABCD" not in said
+    assert "alike_names" not in found(named("ABC", "ABCD", "X-Y"))
+
+
+def test_dates_still_to_come_are_warned_of_but_not_the_day_after_today() -> None:
+    panel = named("A", "B")
+    last = panel.dates[-1]
+    assert future(panel, last - dt.timedelta(days=1)) == []
+    (warned,) = future(panel, last - dt.timedelta(days=2))
+    assert f"1 date still to come, first {last}" in warned.message
+    late = panel.frame.with_columns(date=pl.col("date").dt.offset_by("100y"))
+    assert "8 dates" not in found(panel).get("future", "")
+    assert "4 dates still to come, first 2101-01-02" in found(Panel(late))["future"]
+    assert "(70 as 2070)" in found(Panel(late))["future"]
+
+
+@pytest.mark.parametrize("daily", [0.0005, 0.01, 0.05])
+def test_returns_in_percent_are_told_by_the_moves_beside_them_whatever_their_size(daily: float) -> None:
+    """A bond that moves 0.05 % a day has percent returns below a tenth: their size alone tells nothing."""
+    moves = daily * np.random.default_rng(3).standard_normal((300, 2))
+    simple = np.expm1(moves).ravel()
+    assert "100 times the returns of 'close'" in found(made(moves, change=100 * simple))["percent"]
+    assert "percent" not in found(made(moves, change=simple, ret=simple))
+    # Returns of something else are judged by their size, as before.
+    other = daily * np.random.default_rng(4).standard_normal(600)
+    assert ("percent" in found(made(moves, ret=100 * other))) is (daily > 0.0005)
+    assert "percent" not in found(made(moves, volume=100 * np.abs(other)))

@@ -210,3 +210,33 @@ def test_a_constant_forecast_finds_nothing_however_much_returns_rose(forecasts):
     assert found.decision == "nothing"
     assert "all forecasts are the same number" in found.verdict
     assert any("same number" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(("r2", "useless"), [(0.0003, False), (0.0003, True), (0.005, False), (0.02, False)])
+def test_forecasts_in_percent_are_called_so_whatever_their_width(forecasts, r2, useless):
+    """From 1.7 times as wide as the outcomes on, where the width alone does not make them a score.
+
+    What is wider and useless cannot be told from a score, and is called one.
+    """
+    y, signal = world(6, r2=r2)
+    if useless:
+        signal = np.roll(signal, 1, axis=0)
+    found = judge(framed(forecasts, y, 100 * signal))
+    said = [text for text in found.warnings if text.startswith("Are the forecasts in percent?")]
+    assert len(said) == 1
+    assert f"{100 * np.std(signal) / np.std(y):.3g} times as wide" in said[0]
+    assert not [text for text in judge(framed(forecasts, y, signal)).warnings if "in percent" in text]
+
+
+def test_outcomes_in_percent_are_called_so_too(forecasts):
+    y, signal = world(7, r2=0.01)
+    assert any(
+        t.startswith("Are the outcomes in percent?")
+        for t in judge(framed(forecasts, 100 * y, signal)).warnings
+    )
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.5, 3.0, 20.0, 300.0, 1e4])
+def test_forecasts_of_another_wrong_size_are_not_called_percent(forecasts, factor):
+    y, signal = world(8, r2=0.02)
+    assert not [text for text in judge(framed(forecasts, y, factor * signal)).warnings if "percent" in text]

@@ -26,6 +26,7 @@ from fints.data.readers.cells import keyed
 from fints.data.readers.files import PLACE, Table, Text, collect
 from fints.data.readers.plain import one_header
 from fints.data.readers.reading import Reading
+from fints.words import counted
 
 __all__ = ["CODES", "read_crsp", "recognises_crsp"]
 
@@ -141,7 +142,7 @@ def read_crsp(source: Text | Table, asking: Asking) -> Reading:
         frame.with_columns(dates.alias("date"), pl.col("asset").str.replace(r"\.0$", "")),
         unit=table.unit,
         layout="crsp",
-        recognised=f"{table.style}: CRSP, {layout.title}, {count} PERMNO{'' if count == 1 else 's'}, "
+        recognised=f"{table.style}: CRSP, {layout.title}, {counted(count, 'PERMNO')}, "
         f"price grown by {by_name[layout.total]!r}, dates in {date!r} ({date_format})",
         price="ret",
         returns="simple",
@@ -204,7 +205,7 @@ def _midpoints(table: Table, frame: pl.DataFrame, layout: _Layout) -> tuple[pl.D
         *(pl.when(pl.col(column) != 0).then(pl.col(column).abs()).alias(column) for column in signed),
     ).drop("\0flag", strict=False)
     return frame, [
-        f"prc is the midpoint of bid and ask in {number:,} rows (column midpoint)"
+        f"prc is the midpoint of bid and ask in {counted(number, 'row')} (column midpoint)"
     ] if number else []
 
 

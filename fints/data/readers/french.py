@@ -19,6 +19,7 @@ from fints.data.panel import unpivot
 from fints.data.readers.asking import Asking
 from fints.data.readers.files import PLACE, Text, collect
 from fints.data.readers.reading import Reading
+from fints.words import counted
 
 __all__ = ["read_french", "recognises_french"]
 
@@ -48,7 +49,7 @@ class _Block:
     def label(self) -> str:
         kinds = {4: "annual", 6: "monthly", 8: "daily"}
         kind = kinds.get(len(self.rows[0][1][0]), "?") if self.rows else "empty"
-        return f"{self.title or 'untitled'} ({kind}, {len(self.names)} columns)"
+        return f"{self.title or 'untitled'} ({kind}, {counted(len(self.names), 'column')})"
 
 
 def recognises_french(text: Text) -> bool:

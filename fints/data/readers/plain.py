@@ -14,6 +14,7 @@ from fints.data.readers.asking import Asking
 from fints.data.readers.cells import keyed
 from fints.data.readers.files import PLACE, Table, Text, collect
 from fints.data.readers.reading import Reading
+from fints.words import counted
 
 __all__ = ["DATE_NAMES", "one_header", "read_plain", "stem"]
 
@@ -144,7 +145,7 @@ def read_plain(table: Table, asking: Asking) -> Reading:
     described = {
         "long": f"long, assets in {asset_column!r}, {held[:-1]} in {price_column!r}",
         "one asset": f"one asset's bars (no asset column): {stem(path)!r}, {held[:-1]} in {price_column!r}",
-        "wide": f"wide, {len(others)} columns of {held}",
+        "wide": f"wide, {counted(len(others), 'column')} of {held}",
     }[kind]
     adjusted = next((by_name[alias] for alias in ADJUSTED if alias in by_name), None)
     notes = []

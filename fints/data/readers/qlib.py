@@ -17,6 +17,7 @@ from fints.data.dates import parse_dates
 from fints.data.readers.asking import Asking
 from fints.data.readers.files import PLACE
 from fints.data.readers.reading import Reading
+from fints.words import counted
 
 __all__ = ["read_qlib", "recognises_qlib"]
 
@@ -65,8 +66,8 @@ def read_qlib(folder: Path, asking: Asking) -> Reading:
         long,
         unit="calendar line",
         layout="qlib",
-        recognised=f"folder of qlib: {len(frames)} instruments, {len(calendar)} dates by {frequency}, "
-        f"price in {price!r}",
+        recognised=f"folder of qlib: {counted(len(frames), 'instrument')}, "
+        f"{counted(len(calendar), 'date')} by {frequency}, price in {price!r}",
         price=price,
         notes=notes,
     )
@@ -141,15 +142,17 @@ def _field(path: Path, num_dates: int) -> np.ndarray:
         )
     if size > 4 * (num_dates + 1):
         raise ValueError(
-            f"{path}: has {size // 4 - 1} numbers, the calendar {num_dates} dates. The calendar is not this "
+            f"{path}: has {counted(size // 4 - 1, 'number')}, the calendar {counted(num_dates, 'date')}. "
+            "The calendar is not this "
             "file's."
         )
     values = np.fromfile(path, dtype="<f4").astype(np.float64)
     start, values = values[0], values[1:]
     if not (start >= 0 and start == np.floor(start) and start + len(values) <= num_dates):
         raise ValueError(
-            f"{path}: number 1 is {start:g}, the place of the first value in the calendar of {num_dates} "
-            f"dates, with {len(values)} values to follow: they do not fit. Dump it again."
+            f"{path}: number 1 is {start:g}, the place of the first value in the calendar of "
+            f"{counted(num_dates, 'date')}, with {counted(len(values), 'value')} to follow: they do not "
+            "fit. Dump it again."
         )
     whole = np.full(num_dates, np.nan)
     whole[int(start) : int(start) + len(values)] = values

@@ -10,6 +10,7 @@ import polars as pl
 
 from fints.data.panel import PERCENT_MEDIAN, Fault, Panel, find_faults, growth_index, normalise
 from fints.data.readers.files import PLACE
+from fints.words import counted
 
 __all__ = ["Reading"]
 
@@ -126,7 +127,7 @@ class Reading:
                 lost = placed.filter(values == -1).height
                 kept = pl.when(values == -1).then(total_loss).otherwise(values)
                 placed = placed.with_columns(kept.alias(column))
-                said = (f"{_times(lost, 'return')} of exactly -1 (total loss) set to {total_loss:g}",)
+                said = (f"{counted(lost, 'return')} of exactly -1 (total loss) set to {total_loss:g}",)
             remedy = "Say what to write instead (total_loss, such as -0.99) or drop the row"
             self._refuse(placed, values == -1, "a total loss, after which no price is left", remedy)
             remedy = "If it is a code for missing, clear it; if returns are logarithmic, say so"
@@ -185,7 +186,3 @@ class Reading:
         places = placed[PLACE]
         said = tuple(notes), tuple(repairs)
         return cls(path, frame, places, unit, layout, recognised, price, returns, *said)
-
-
-def _times(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -11,6 +11,7 @@ import polars as pl
 from fints.data.dates import DateRules
 from fints.data.readers.files import PLACE
 from fints.data.readers.reading import Reading
+from fints.words import counted
 
 __all__ = ["Factor", "Repairs", "repair"]
 
@@ -177,7 +178,7 @@ def _missing_prices(reading: Reading, repairs: Repairs) -> Reading:
     rows = reading.placed.filter(broken)
     frame = reading.placed.with_columns(pl.when(broken).then(None).otherwise(price).alias(reading.price))
     return reading.with_frame(
-        frame, f"{_count(rows.height, 'price')} not above 0 or infinite made missing{_first(reading, rows)}"
+        frame, f"{counted(rows.height, 'price')} not above 0 or infinite made missing{_first(reading, rows)}"
     )
 
 
@@ -218,7 +219,7 @@ def _factors(reading: Reading, repairs: Repairs) -> Reading:
             for column in columns
         )
         said.append(
-            f"{factor.asset}: {', '.join(columns)} times {factor.factor:g} in {_count(number, 'row')}, "
+            f"{factor.asset}: {', '.join(columns)} times {factor.factor:g} in {counted(number, 'row')}, "
             f"{factor.first or 'start'} to {factor.last or 'end'}"
         )
     return reading.with_frame(frame, *said)
@@ -236,7 +237,7 @@ def _drop_live_bar(reading: Reading, repairs: Repairs) -> Reading:
     live = (last & repeated).fill_null(False)
     rows = frame.filter(live)
     return reading.with_frame(
-        frame.filter(~live), f"{_count(rows.height, 'last bar')} left out as live{_first(reading, rows)}"
+        frame.filter(~live), f"{counted(rows.height, 'last bar')} left out as live{_first(reading, rows)}"
     )
 
 
@@ -250,7 +251,7 @@ def _duplicates(reading: Reading, repairs: Repairs) -> Reading:
     rows = frame.filter(~keep)
     return reading.with_frame(
         frame.filter(keep),
-        f"{_count(rows.height, 'repeated row')} left out, the {repairs.duplicates} of each (date, asset) "
+        f"{counted(rows.height, 'repeated row')} left out, the {repairs.duplicates} of each (date, asset) "
         f"kept{_first(reading, rows)}",
     )
 
@@ -271,7 +272,7 @@ def _drop_filled_holidays(reading: Reading, repairs: Repairs) -> Reading:
     shown = ", ".join(str(day) for day in filled["date"].head(5))
     return reading.with_frame(
         frame,
-        f"{_count(filled.height, 'date')} left out on which every asset repeats its last price"
+        f"{counted(filled.height, 'date')} left out on which every asset repeats its last price"
         + (f": {shown}{' ...' if filled.height > 5 else ''}" if shown else ""),
     )
 
@@ -284,7 +285,7 @@ def _drop_stale(reading: Reading, repairs: Repairs) -> Reading:
     frame = reading.placed.join(stale, on=["date", "asset", PLACE], how="anti", maintain_order="left")
     return reading.with_frame(
         frame,
-        f"{_count(stale.height, 'row')} left out in runs of {least} or more exact zero "
+        f"{counted(stale.height, 'row')} left out in runs of {least} or more exact zero "
         f"returns{_first(reading, stale)}",
     )
 
@@ -297,7 +298,3 @@ def _first(reading: Reading, rows: pl.DataFrame) -> str:
         for row in rows.sort(PLACE, maintain_order=True).head(3).iter_rows(named=True)
     ]
     return f": {', '.join(shown)}{' ...' if rows.height > 3 else ''}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -14,6 +14,7 @@ from fints.data.readers.cells import keyed
 from fints.data.readers.files import PLACE, Table, Text, collect
 from fints.data.readers.plain import one_header, read_plain
 from fints.data.readers.reading import Reading
+from fints.words import counted
 
 __all__ = ["read_stooq", "recognises_stooq"]
 
@@ -76,7 +77,7 @@ def read_stooq(source: Text | Table, asking: Asking) -> Reading:
         frame.with_columns(dates.alias("date")),
         unit=table.unit,
         layout="stooq",
-        recognised=f"{table.style}: Stooq's archive, {period}, {count} symbol{'' if count == 1 else 's'}, "
+        recognised=f"{table.style}: Stooq's archive, {period}, {counted(count, 'symbol')}, "
         f"price in {price!r}, dates ({date_format})",
         price=price,
     )

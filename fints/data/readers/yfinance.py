@@ -20,6 +20,7 @@ from fints.data.readers.cells import keyed
 from fints.data.readers.files import PLACE, Table, Text
 from fints.data.readers.plain import one_header, stem
 from fints.data.readers.reading import Reading
+from fints.words import counted
 
 __all__ = ["read_yfinance", "recognises_yfinance", "recognises_yfinance_bars"]
 
@@ -124,7 +125,7 @@ def read_yfinance(source: Text | Table, asking: Asking) -> Reading:
     notes = []
     if price == "Adj Close" and {"Open", "High", "Low"} & set(fields):
         notes.append("open, high, low and raw_close are not adjusted for dividends; the price is")
-    count = f"{len(tickers)} ticker{'' if len(tickers) == 1 else 's'}"
+    count = counted(len(tickers), "ticker")
     return Reading.of(
         path,
         long,
