@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from fints.words import counted
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
@@ -217,5 +219,4 @@ def digits_of(analysis: Analysis) -> int:
 
 def folds_text(analysis: Analysis) -> str:
     """Return how many folds there are, in words."""
-    folds = len(analysis.spec["folds"])
-    return f"{folds} fold" + ("" if folds == 1 else "s")
+    return counted(len(analysis.spec["folds"]), "fold")

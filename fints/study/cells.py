@@ -223,7 +223,8 @@ def seed_average(
         ]
         if parts:
             average = np.mean([part["forecast"].to_numpy() for part in parts], axis=0)
-            pieces.append(parts[0].select(*KEYS, "realised").with_columns(pl.Series("forecast", average)))
+            kept = [name for name in ("realised", "prevailing_mean") if name in parts[0].columns]
+            pieces.append(parts[0].select(*KEYS, *kept).with_columns(pl.Series("forecast", average)))
     return pl.concat(pieces) if pieces else None
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fints.study.checkout import commit_of, refuse_uncommitted
+from fints.study.commands import finished_elsewhere, resume_command, run_command, shown
 from fints.study.design import Study
+from fints.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +74,7 @@ class _OneLineParser(argparse.ArgumentParser):
 
 
 def _parser(path: Path, study: Study) -> argparse.ArgumentParser:
-    name = _shown(path)
+    name = shown(path)
     parser = _OneLineParser(
         prog=f"python {name}",
         description=study.title,
@@ -140,7 +141,7 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
     plan, folder = _resolve(study, path, docstring, arguments)
     console = _console()
     workers = arguments.workers or _default_workers(plan)
-    for line in plan_lines(plan, folder, workers=workers, commit=_commit(path)):
+    for line in plan_lines(plan, folder, workers=workers, commit=commit_of(path)):
         console.print(line, highlight=False, markup=False)
     if not arguments.check:
         return 0
@@ -156,11 +157,11 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
 def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
     plan, folder = _resolve(study, path, docstring, arguments)
     console = _console()
-    commit = _commit(path)
+    commit = commit_of(path)
     if commit is None:
         console.print("not a git checkout: the results will name no commit", highlight=False)
     elif plan.study.presets[plan.preset].claim != "none":
-        _refuse_uncommitted(study, path)
+        refuse_uncommitted(study, path)
     workers = arguments.workers or _default_workers(plan)
     from fints.study.estimates import memory_shortage, study_seconds
     from fints.study.overview import finished_lines
@@ -171,9 +172,9 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         raise ValueError(shortage)
     _check_stores(folder, arguments)
     total = sum(plan.num_fits().values())
-    console.print(f"{plan.name}, preset {plan.preset}: {total} fits, results in", highlight=False)
+    console.print(f"{plan.name}, preset {plan.preset}: {counted(total, 'fit')}, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
-    command = _command(path, arguments)
+    command = run_command(path, arguments)
     with Report(console, total=total, work=study_seconds(plan, workers=1), workers=workers) as report:
         outcome = run(
             plan,
@@ -191,7 +192,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
             f"stopped by {name}: {outcome.finished} of {outcome.total} fits are kept. To go on:",
             highlight=False,
         )
-        console.print(_resume(path, arguments), highlight=False, markup=False, soft_wrap=True)
+        console.print(resume_command(path, arguments), highlight=False, markup=False, soft_wrap=True)
         return 128 + outcome.signal
     for failure in outcome.failures:
         console.print(f"failed for good: {failure}", highlight=False, markup=False)
@@ -210,7 +211,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
             markup=False,
             soft_wrap=True,
         )
-        console.print(_resume(path, arguments), highlight=False, markup=False, soft_wrap=True)
+        console.print(resume_command(path, arguments), highlight=False, markup=False, soft_wrap=True)
     return 1 if outcome.failures or outcome.untracked else 0
 
 
@@ -218,8 +219,8 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
     _, folder = _resolve(study, path, docstring, arguments)
     if not (folder.path / "tables.json").is_file():
         raise ValueError(
-            f"no run has ended in {folder.path}; first: {_resume(path, arguments)}"
-            + _finished_elsewhere(study, path, arguments, folder)
+            f"no run has ended in {folder.path}; first: {resume_command(path, arguments)}"
+            + finished_elsewhere(study, path, arguments, folder)
         )
     page = _write_report(folder)
     _console().print(f"report: {page}", highlight=False, soft_wrap=True)
@@ -287,33 +288,6 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     check_tracker(folder.root, arguments.tracking_uri)
 
 
-def _finished_elsewhere(study: Study, path: Path, arguments: argparse.Namespace, folder: StudyFolder) -> str:
-    """Say which other sizes of the study have a report to show, and the command for each."""
-    from fints.study.assemble import table_spec
-
-    commands: dict[str, str] = {}
-    for table in sorted(folder.path.parent.glob("*/tables.json")):
-        try:
-            spec = table_spec(table.parent)
-            preset, reference = str(spec["preset"]), str(spec["dataset"]["reference"])
-            entries = [f"{name}={json.dumps(value)}" for name, value in spec["changes"].items()]
-        except (ValueError, LookupError, TypeError, AttributeError):
-            # That folder's own report says what is wrong with it.
-            continue
-        other = argparse.Namespace(**vars(arguments))
-        other.preset, other.set = preset, entries
-        other.data = None if reference == study.dataset else reference
-        commands[table.parent.name] = shlex.join(_words(path, other, "report", "root"))
-    if not commands:
-        return ""
-    one = len(commands) == 1
-    names = ", ".join(commands)
-    told = (
-        f"Finished there is only {names}; its report" if one else f"Finished there are {names}; their reports"
-    )
-    return f". {told}: {' ; '.join(commands.values())}"
-
-
 def _changes(entries: Sequence[str]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for entry in entries:
@@ -325,60 +299,6 @@ def _changes(entries: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             changes[name] = text
     return changes
-
-
-def _command(path: Path, arguments: argparse.Namespace) -> str:
-    """Return the command that gives these results; what changes no number is left out."""
-    return shlex.join(_words(path, arguments, "run"))
-
-
-def _resume(path: Path, arguments: argparse.Namespace) -> str:
-    """Return the command that goes on with this run, with every option that was given."""
-    return shlex.join(_words(path, arguments, "run", "root", "storage", "tracking_uri", "workers"))
-
-
-def _words(path: Path, arguments: argparse.Namespace, verb: str, *options: str) -> list[str]:
-    """Return the words of a command: what changes numbers, and of `options` those that were given."""
-    words = ["python", _shown(path), verb, "--preset", arguments.preset]
-    words += ["--data", arguments.data] if arguments.data else []
-    for entry in arguments.set:
-        words += ["--set", entry]
-    for option in options:
-        if (value := getattr(arguments, option, None)) is not None:
-            words += [f"--{option.replace('_', '-')}", str(value)]
-    return words
-
-
-def _commit(path: Path) -> str | None:
-    return _git(path, "rev-parse", "--short=12", "HEAD")
-
-
-def _refuse_uncommitted(study: Study, path: Path) -> None:
-    """Refuse to make claims from a study, or with code that affects its numbers, that no commit holds."""
-    from fints.study.fingerprint import AFFECTS_BASELINES, AFFECTS_NUMBERS, PACKAGE
-
-    changed = _shown(path) if _uncommitted(path, path.name) else ""
-    # An installed package is under no version control, or ignored by it: git then names nothing.
-    if not changed and (lines := _uncommitted(PACKAGE / "config.py", *AFFECTS_NUMBERS, *AFFECTS_BASELINES)):
-        changed = lines[0].split(maxsplit=1)[-1] + (f" (and {len(lines) - 1} more)" if lines[1:] else "")
-    if changed:
-        trial = [name for name, size in study.presets.items() if size.claim == "none"]
-        other = f", or use --preset {trial[0]}" if trial else ""
-        raise ValueError(f"{changed} has changes that are not committed; commit them{other}.")
-
-
-def _uncommitted(path: Path, *names: str) -> list[str]:
-    return (_git(path, "status", "--porcelain", "--", *names) or "").splitlines()
-
-
-def _git(path: Path, *words: str) -> str | None:
-    try:
-        told = subprocess.run(
-            ["git", *words], cwd=path.parent, capture_output=True, text=True, check=True, timeout=30
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return told.stdout.strip()
 
 
 def _docstring(path: Path) -> str:
@@ -409,11 +329,6 @@ def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
 
 
 def _console() -> Console:

@@ -19,10 +19,12 @@ from fints.config import Experiment, override
 if TYPE_CHECKING:
     from fints.evaluation.walk_forward import WalkForward
 
-__all__ = ["Arm", "Contrast", "Preset", "Study", "Tuning"]
+__all__ = ["DEFAULT_BASELINES", "Arm", "Contrast", "Preset", "Study", "Tuning"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+]*")
 OUTCOMES = ("r2_zero", "r2_mean", "ic", "rank_ic")
+# Those that take seconds a fold; every report needs the second as a benchmark.
+DEFAULT_BASELINES = ("zero", "prevailing_mean", "ar1", "ridge")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class Preset:
         Dotted field of the base experiment to its value at this size.
     levels : mapping
         Factor to the levels that take part; factors left out take part whole.
-    folds, tuning, seeds : optional
+    folds, tuning, seeds, baselines : optional
         Replacements of the study's own.
     claim : str
         What a report of this size may be called: "none", "exploratory" or "answer".
@@ -92,6 +94,7 @@ class Preset:
     folds: WalkForward | None = None
     tuning: Tuning | None = None
     seeds: tuple[int, ...] | None = None
+    baselines: tuple[str, ...] | None = None
     claim: str = "exploratory"
 
     def __post_init__(self) -> None:
@@ -136,6 +139,9 @@ class Study:
         Smallest difference of the outcome that would matter.
     dataset : str
         Name of a dataset or path of a panel.
+    baselines : tuple of str
+        What every arm stands beside: names of `fints.study.baselines.KNOWN`, each fitted once a fold on
+        the data of the base experiment. "prevailing_mean" must be one: it is a benchmark too.
     presets : mapping
         Name to size; "smoke" and "quick" are expected.
     opens_seal : bool
@@ -158,6 +164,7 @@ class Study:
     outcome: str = "r2_zero"
     smallest_effect: float
     dataset: str = "sp500-20"
+    baselines: tuple[str, ...] = DEFAULT_BASELINES
     presets: Mapping[str, Preset]
     opens_seal: bool = False
 
@@ -219,6 +226,7 @@ class Study:
             "folds": size.folds or self.folds,
             "tuning": tuning,
             "seeds": seeds,
+            "baselines": self.baselines if size.baselines is None else size.baselines,
             "presets": {preset: size},
             "contrasts": tuple(item for item in self.contrasts if not _left_out(item, factors)),
         }
@@ -267,6 +275,9 @@ class Study:
             raise ValueError(f"contrast {contrast} must compare two levels of a factor it does not fix.")
 
     def _check_size(self) -> None:
+        from fints.study.baselines import check_baselines
+
+        check_baselines(self.baselines, self.base)
         _distinct("seeds", self.seeds)
         shared = set(self.seeds) & set(self.tuning.seeds)
         if shared:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING
 
 from fints.config import Experiment, override
+from fints.words import counted
 
 if TYPE_CHECKING:
     from fints.study.plan import Plan
@@ -118,7 +119,7 @@ def memory_shortage(plan: Plan, *, workers: int, done: Set[str] = frozenset()) -
             device = resolve_device(training.device)
             free = free_bytes(device)
             if free is not None and needed * at_once > free:
-                together = f", {at_once} workers {size(needed * at_once)}" if at_once > 1 else ""
+                together = f", {counted(at_once, 'worker')} {size(needed * at_once)}" if at_once > 1 else ""
                 fewer = ", or give fewer --workers" if needed <= free and at_once > 1 else ""
                 return (
                     f"a fit of arm {arm.name} needs about {size(needed)} of memory{together}, and "

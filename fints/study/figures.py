@@ -24,6 +24,7 @@ from fints.study.canvas import (
 from fints.study.mixing_figures import mixing
 from fints.study.profile_figures import gradient, similarity, training, update
 from fints.study.verdict import number
+from fints.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,7 +113,7 @@ def _outcome(analysis: Analysis) -> tuple[Canvas, Figure]:
     lows = [row[f"{outcome}_low"] for row in rows.values()]
     above = sum(low is not None and low > 0 for low in lows)
     caption = (
-        f"{above or 'None'} of {len(lows)} arms {'has' if above == 1 else 'have'} a 95 % interval "
+        f"{above or 'None'} of {counted(len(lows), 'arm')} {'has' if above == 1 else 'have'} a 95 % interval "
         "above zero. "
         f"{capital(measure.label)}{unit} by {axis}: {'; '.join(told)}. "
         f"Bars: 95 % intervals over {folds_text(analysis)}, seeds clustered in their fold. The arms share "
@@ -276,7 +277,8 @@ def _tuning(analysis: Analysis) -> tuple[Canvas, Figure] | None:
     edges = (min(space[field]), max(space[field]))
     at_edge = [row["arm"] for row in tried.iter_rows(named=True) if row["chosen"] and row[field] in edges]
     caption = (
-        f"Every arm tried the same {len(space[field])} values of {name}; rings mark the chosen one. "
+        f"Every arm tried the same {counted(len(space[field]), 'value')} of {name}; rings mark the chosen "
+        "one. "
         + (
             f"At the edge of the grid, where a better value may lie outside: {', '.join(at_edge)}."
             if at_edge

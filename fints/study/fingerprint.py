@@ -32,15 +32,17 @@ AFFECTS_NUMBERS = (
     "interventions",
     "evaluation/walk_forward.py",
     "forecaster.py",
+    "forecasting.py",
     "study/fits.py",
 )
-# What a baseline's forecasts run through.
+# What every baseline's forecasts run through; `fints.study.baselines` has what one of them does beside.
 AFFECTS_BASELINES = (
     "data",
     "evaluation/baselines.py",
     "evaluation/metrics.py",
     "evaluation/rows.py",
     "evaluation/walk_forward.py",
+    "study/baselines.py",
 )
 
 
@@ -63,7 +65,7 @@ def fit_key(
     experiment : Experiment
         With the design point put in.
     role : str
-        "tuning" (no test forecasts), "final" or "baseline".
+        "tuning" (no test forecasts), "final" or a baseline's name.
     fold : dict
         First and last date of "train", "validation" and "test".
     seed : int
@@ -76,7 +78,7 @@ def fit_key(
         `sources_hash()` of what it runs through.
     device, torch : str
         `device_type` and `torch_version` where it runs: another device or kernel rounds otherwise, and
-        arms must not differ by that. Empty for a baseline, which uses neither.
+        arms must not differ by that. Empty for a baseline that uses neither.
     """
     return fingerprint(experiment, role, fold, seed, checksum, until, sources, device, torch)
 

@@ -30,9 +30,6 @@ __all__ = ["Cell", "read_result", "run_cell"]
 CHECKPOINT_FROM_SECONDS = 60.0
 # How many windows the depth-mixing matrix of a fit is a mean over; each has all its days.
 MIXING_WINDOWS = 8
-BASELINES = ("zero", "prevailing_mean", "ar1", "ridge")
-# Their expectation over one day is the planted signal in their own units.
-ORACLE_TARGETS = ("log_return", "volatility_scaled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +38,7 @@ class Cell:
 
     `dates` holds first and last decision date (ISO) of "train", "validation" and "test"; a cell of
     role "tuning" never forecasts its test dates. `experiment` has the design point put in. A cell of
-    role "baseline" trains no network: it forecasts a fold's test dates with every baseline.
+    role "baseline" is no arm's: it forecasts a fold's test dates with the baseline that `point` names.
     """
 
     key: str
@@ -62,7 +59,7 @@ class Cell:
         """Say which cell this is in a few words."""
         point = ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in self.point.items())
         if self.role == "baseline":
-            return f"baselines fold {self.fold}"
+            return f"baseline {self.point['baseline']} fold {self.fold}"
         if self.role == "tuning":
             return f"{self.arm} tuning {point}, fold {self.fold}"
         return f"{self.arm} final fold {self.fold} seed {self.seed}"
@@ -110,7 +107,7 @@ def run_cell(
     if checkpoints is not None and cell.seconds >= CHECKPOINT_FROM_SECONDS:
         checkpoint = checkpoints / f"{cell.key}.pt"
     if cell.role == "baseline":
-        told = _baselines(cell, panel, signal, _empty(fresh))
+        told = _baseline(cell, panel, signal, _empty(fresh))
     else:
         told = _train(cell, panel, dates, fresh, checkpoint=checkpoint)
     timing = told.pop("timing")
@@ -192,35 +189,19 @@ def _mixing(forecaster: Forecaster, seen: Panel, validation: tuple[date, date]) 
     return depth_mixing(forecaster.model_, inputs.to(device)).rows()
 
 
-def _baselines(cell: Cell, panel: Panel, signal: pl.DataFrame | None, fresh: Path) -> dict[str, Any]:
-    """Forecast a fold's test dates with every baseline on the study's features and target.
+def _baseline(cell: Cell, panel: Panel, signal: pl.DataFrame | None, fresh: Path) -> dict[str, Any]:
+    """Forecast a fold's test dates with one baseline on the study's features and target."""
+    from fints.study.baselines import forecast_baseline
 
-    The oracle is one of them where the planted signal is known and is the target's expectation.
-    """
-    import polars as pl
-
-    from fints.data import features, targets
-    from fints.evaluation import Fold, baseline_forecasts, oracle_forecasts
-
-    data = Experiment.from_dict(cell.experiment).data
-    fold = Fold.from_dict({"index": cell.fold, **cell.dates})
-    labels = targets(panel, data.target, data.horizon)
-    inputs = features(panel, data.features)
-    frames = [
-        baseline_forecasts(
-            name,
-            targets=labels,
-            fold=fold,
-            features=inputs,
-            feature_names=list(data.features),
-            context=data.context,
-        ).select(pl.lit(name).alias("baseline"), pl.all())
-        for name in BASELINES
-    ]
-    if signal is not None and data.horizon == 1 and data.target in ORACLE_TARGETS:
-        oracle = oracle_forecasts(signal, targets=labels, fold=fold)
-        frames.append(oracle.select(pl.lit("oracle").alias("baseline"), pl.all()))
-    pl.concat(frames, how="diagonal_relaxed").write_parquet(fresh / "forecasts.parquet")
+    forecast_baseline(
+        cell.point["baseline"],
+        panel,
+        experiment=Experiment.from_dict(cell.experiment),
+        fold=cell.fold,
+        dates=cell.dates,
+        seed=cell.seed,
+        signal=signal,
+    ).write_parquet(fresh / "forecasts.parquet")
     return {"outcome": "finished", "reason": "", "validation_loss": 0.0, "timing": {}}
 
 

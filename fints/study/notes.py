@@ -9,6 +9,7 @@ from typing import Any
 
 from fints.study.cells import FAILED
 from fints.study.claims import CLAIM_WORDS
+from fints.words import counted
 
 __all__ = ["arm_note", "experiment_note"]
 
@@ -23,7 +24,7 @@ def experiment_note(spec: Mapping[str, Any]) -> str:
         f"# {spec['title']}\n\nPreset {spec['preset']} **{CLAIM_WORDS[spec['claim']]}**. "
         f"Outcome: `test/{spec['outcome']}`; smallest effect of interest "
         f"{spec['smallest_effect']:g}. Data: {spec['dataset']['name']} (checksum {spec['checksum']}), "
-        f"{spec['span'][0]} to {spec['span'][1]}, {spec['num_assets']} assets.\n\n"
+        f"{spec['span'][0]} to {spec['span'][1]}, {counted(spec['num_assets'], 'asset')}.\n\n"
         f"Each arm is a parent run; its children are tuning trials (validation only) and final fits "
         f"(folds x seeds). Select the arms and press *Compare*, or group charts by the tag `fints.arm`. "
         f"In metrics ending in `by_sublayer` the step is the sublayer.\n\n"
@@ -54,7 +55,8 @@ def arm_note(
     diverged = sum(row["outcome"] in FAILED for row in rows)
     if diverged:
         lines += [
-            f"{diverged} of {len(rows)} fits **diverged**; a final one is scored as the zero forecast.",
+            f"{diverged} of {counted(len(rows), 'fit')} **diverged**; a final one is scored as the zero "
+            "forecast.",
             "",
         ]
     if tuning:

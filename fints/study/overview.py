@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from fints.study.estimates import (
     size,
     study_seconds,
 )
+from fints.words import counted
 
 if TYPE_CHECKING:
     from fints.study.plan import Plan
@@ -50,21 +52,23 @@ def plan_lines(plan: Plan, folder: StudyFolder, *, workers: int, commit: str | N
             f"{arm.name:{width}} {parameters(arm.experiment):>10,} {size(fit_bytes(arm.experiment)):>12} "
             f"{duration(seconds):>10} {a_arm:>5}"
         )
+    arms = counted(len(plan.arms), "arm")
     num_tuning_folds, points = study.tuning.folds, study.tuning.points()
     lines += [
         "",
-        f"tuning   {len(plan.arms)} arms x {len(points)} points x {num_tuning_folds} folds x "
-        f"{len(study.tuning.seeds)} seeds = {fits['tuning']} fits, by validation loss",
-        f"final    {len(plan.arms)} arms x {len(plan.folds)} folds x {len(study.seeds)} seeds"
-        f" = {fits['final']} fits",
-        f"in all   {sum(fits.values())} fits; tuning fits kept from before: {kept}",
-        f"data     {plan.dataset.name}, {len(plan.dataset.panel.assets)} assets, {dates[0]} to {dates[-1]}"
-        + (f" (sealed from {plan.dataset.until})" if plan.dataset.until else ""),
+        f"tuning   {arms} x {counted(len(points), 'point')} x {counted(num_tuning_folds, 'fold')} x "
+        f"{counted(len(study.tuning.seeds), 'seed')} = {counted(fits['tuning'], 'fit')}, by validation loss",
+        f"final    {arms} x {counted(len(plan.folds), 'fold')} x {counted(len(study.seeds), 'seed')}"
+        f" = {counted(fits['final'], 'fit')}",
+        *_baselines(plan),
+        f"in all   {counted(sum(fits.values()), 'fit')}; tuning fits kept from before: {kept}",
+        f"data     {plan.dataset.name}, {counted(len(plan.dataset.panel.assets), 'asset')}, {dates[0]} to "
+        f"{dates[-1]}" + (f" (sealed from {plan.dataset.until})" if plan.dataset.until else ""),
     ]
     lines += [f"fold {fold['index']}   test {fold['test'][0]} to {fold['test'][1]}" for fold in plan.folds]
     left = study_seconds(plan, workers=workers, done=done)
     lines += [
-        f"time     about {duration(left)} with {workers} worker{'s' * (workers > 1)} (a rough estimate)",
+        f"time     about {duration(left)} with {counted(workers, 'worker')} (a rough estimate)",
         f"disk     about {size(disk_bytes(plan))}",
         f"commit   {commit or 'none: not a git checkout'}",
         "folder",
@@ -113,6 +117,11 @@ def finished_lines(
     return lines
 
 
+def _baselines(plan: Plan) -> list[str]:
+    lines = textwrap.wrap(", ".join(plan.study.baselines) + ", each once a fold", 70)
+    return [f"{'' if place else 'beside':9}{line}" for place, line in enumerate(lines)]
+
+
 def _warning(plan: Plan, workers: int, done: set[str]) -> list[str]:
     try:
         shortage = memory_shortage(plan, workers=workers, done=done)
@@ -145,8 +154,8 @@ def _power(plan: Plan) -> list[str]:
         told.append(f"{agreement:g}: {contrast_power(effect, sd=sd, clusters=clusters):.0%}")
     return [
         at,
-        f"         with {clusters} folds of {days} days and {len(panel.assets)} assets that count as "
-        f"{assets:.1f},",
+        f"         with {clusters} folds of {counted(days, 'day')} and {counted(len(panel.assets), 'asset')} "
+        f"that {'counts' if len(panel.assets) == 1 else 'count'} as {assets:.1f},",
         "         between two arms of that R2 whose forecasts correlate by",
         f"         {',  '.join(told)}",
         "         (sampling error alone: noise of training comes on top)",

@@ -9,9 +9,10 @@ from datetime import date
 from typing import Any
 
 from fints.config import fingerprint, override
+from fints.study.baselines import NETWORKS, SOURCES
 from fints.study.cells import FINISHED
 from fints.study.dataset import Dataset, open_dataset
-from fints.study.design import Arm, Contrast, Study
+from fints.study.design import DEFAULT_BASELINES, Arm, Contrast, Study
 from fints.study.estimates import fit_seconds
 from fints.study.fingerprint import (
     AFFECTS_BASELINES,
@@ -69,10 +70,13 @@ class Plan:
         ]
 
     def baseline_cells(self) -> list[Cell]:
-        """Return one cell a fold that forecasts with every baseline; no fit, so counted apart."""
+        """Return one cell a fold and baseline; they are no fits of an arm, so counted apart."""
         base = Arm(name="baselines", levels={}, experiment=self.study.base)
-        sources = sources_hash(entries=AFFECTS_BASELINES) + self.dataset.signal_checksum
-        return [self._cell(base, "baseline", fold, 0, {}, sources=sources) for fold in self.folds]
+        return [
+            self._cell(base, "baseline", fold, 0, {"baseline": name})
+            for name in self.study.baselines
+            for fold in self.folds
+        ]
 
     def choose(self, arm: Arm, losses: Mapping[str, float]) -> dict[str, Any]:
         """Return the design point with the lowest mean validation loss; of equals the first declared.
@@ -142,30 +146,30 @@ class Plan:
             "sources": self.sources,
             "device": device_type(study.base.training.device),
             "torch": torch_version(),
+            # A study from before the choice, and one that leaves it, has the same spec.
+            **({} if study.baselines == DEFAULT_BASELINES else {"baselines": list(study.baselines)}),
         }
 
-    def _cell(
-        self,
-        arm: Arm,
-        role: str,
-        fold: Mapping[str, Any],
-        seed: int,
-        point: dict[str, Any],
-        sources: str | None = None,
-    ) -> Cell:
-        experiment = override(arm.experiment, point)
+    def _cell(self, arm: Arm, role: str, fold: Mapping[str, Any], seed: int, point: dict[str, Any]) -> Cell:
+        baseline = str(point["baseline"]) if role == "baseline" else ""
+        experiment = override(arm.experiment, {} if baseline else point)
         dates = {name: list(fold[name]) for name in ("train", "validation", "test")}
         until = self.dataset.until
+        sources, trained = self.sources, True
+        if baseline:
+            entries = (*AFFECTS_BASELINES, *SOURCES.get(baseline, ()))
+            sources = sources_hash(entries=entries) + self.dataset.signal_checksum
+            trained = baseline in NETWORKS
         key = fit_key(
             experiment,
-            role=role,
+            role=baseline or role,
             fold=dates,
             seed=seed,
             checksum=self.dataset.checksum,
             until=None if until is None else until.isoformat(),
-            sources=sources or self.sources,
-            device="" if role == "baseline" else device_type(experiment.training.device),
-            torch="" if role == "baseline" else torch_version(),
+            sources=sources,
+            device=device_type(experiment.training.device) if trained else "",
+            torch=torch_version() if trained else "",
         )
         return Cell(
             key=key,
@@ -176,7 +180,7 @@ class Plan:
             point=point,
             dates=dates,
             experiment=experiment.to_dict(),
-            seconds=0.0 if role == "baseline" else fit_seconds(experiment),
+            seconds=0.0 if baseline else fit_seconds(experiment),
         )
 
 

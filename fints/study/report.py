@@ -26,17 +26,18 @@ from fints.study.document import (
     to_markdown,
 )
 from fints.study.figures import Figure, draw
+from fints.study.found import FOUND_RULE
 from fints.study.tables import (
     arms_table,
     baselines_table,
     contrasts_table,
-    counted,
     distributions_table,
     outcomes_table,
     power_table,
     tried_table,
 )
 from fints.study.verdict import RULE
+from fints.words import counted
 
 __all__ = ["write_report"]
 
@@ -69,6 +70,7 @@ def _blocks(analysis: Analysis, figures: Sequence[Figure]) -> list[Block]:
     return [
         Text(text=analysis.verdict, lead=True),
         Heading(text=spec["title"], level=1),
+        *([Text(text=analysis.found.sentence)] if analysis.found.sentence else []),
         Text(text=_standing(analysis)),
         *shown("outcome"),
         Heading(text="As declared before the run"),
@@ -77,6 +79,7 @@ def _blocks(analysis: Analysis, figures: Sequence[Figure]) -> list[Block]:
         *_design(analysis),
         Heading(text="Arms"),
         arms_table(analysis),
+        Text(text=FOUND_RULE),
         *distributions_table(analysis),
         Heading(text="Contrasts"),
         contrasts_table(analysis),
@@ -114,18 +117,19 @@ def _design(analysis: Analysis) -> list[Block]:
     first = analysis.contrasts.row(0, named=True)
     smallest = analysis.measure.text(spec["smallest_effect"], digits_of(analysis))
     dropped = int(scope["rows_dropped"] or 0)
-    left_out = f"; {dropped:,} rows left out because not every fit could forecast them" if dropped else ""
+    left_out = f"; {counted(dropped, 'row')} left out that not every fit could forecast" if dropped else ""
     items = [
         f"Primary outcome, named beforehand: out-of-sample {analysis.measure.label}, {first['contrast']}.",
         f"Smallest effect of interest: {smallest} {analysis.measure.difference_unit}".rstrip() + ".",
         *(f"Factor {name}: {', '.join(levels)}." for name, levels in analysis.factors.items()),
         f"{counted(len(spec['arms']), 'arm')} × {counted(len(spec['folds']), 'fold')} × "
         f"{counted(len(spec['seeds']), 'seed')} "
-        f"({', '.join(map(str, spec['seeds']))}) = {scope['final_fits']} final fits; "
-        f"{scope['tuning_fits']} tuning fits before them. "
+        f"({', '.join(map(str, spec['seeds']))}) = {counted(scope['final_fits'], 'final fit')}; "
+        f"{counted(scope['tuning_fits'], 'tuning fit')} before. "
         "A seed gives every arm the same branch weights, batch order and dropout stream.",
         *_budget(spec),
-        f"Judged on {scope['rows']:,} rows: {scope['dates']:,} dates, {scope['assets']} assets{left_out}.",
+        f"Judged on {counted(scope['rows'], 'row')}: {counted(scope['dates'], 'date')}, "
+        f"{counted(scope['assets'], 'asset')}{left_out}.",
     ]
     parts = ("train", "validation", "test")
     folds = Table(
@@ -146,10 +150,11 @@ def _design(analysis: Analysis) -> list[Block]:
 def _budget(spec: Mapping[str, Any]) -> list[str]:
     training, data = spec["arms"][0]["experiment"]["training"], spec["arms"][0]["experiment"]["data"]
     return [
-        f"Budget of each fit: {training['steps']} steps of {training['batch_size']} windows, loss "
-        f"{training['loss']}, weights kept: {training['keep']}.",
+        f"Budget of each fit: {counted(training['steps'], 'step')} of "
+        f"{counted(training['batch_size'], 'window')}, loss {training['loss']}, weights kept: "
+        f"{training['keep']}.",
         f"Target: {data['target']} over {counted(data['horizon'], 'day')}; "
-        f"context {data['context']} days; features: {', '.join(data['features'])}.",
+        f"context {counted(data['context'], 'day')}; features: {', '.join(data['features'])}.",
     ]
 
 
@@ -161,7 +166,7 @@ def _data(analysis: Analysis) -> list[Block]:
         if card.get(name):
             items.append(f"{label}: {str(card[name]).rstrip('.')}.")
     first, last = spec["span"]
-    items.append(f"Span used: {first} to {last}, {spec['num_assets']} assets.")
+    items.append(f"Span used: {first} to {last}, {counted(spec['num_assets'], 'asset')}.")
     if spec["sealed_from"]:
         fate = "were opened by this study" if spec["opens_seal"] else "no fit read them"
         items.append(f"Dates from {spec['sealed_from']} on are sealed; {fate}.")

@@ -7,17 +7,18 @@ from typing import Any
 
 import polars as pl
 
-from fints.study.analysis import DISTRIBUTION, REFERENCE_R2, Analysis
+from fints.study.analysis import REFERENCE_R2, Analysis
 from fints.study.canvas import digits_of
 from fints.study.cells import FAILED, FINISHED
 from fints.study.document import Block, Table, Text
+from fints.study.levels import DISTRIBUTION
 from fints.study.verdict import MEASURES, Measure, number, p_text
+from fints.words import counted
 
 __all__ = [
     "arms_table",
     "baselines_table",
     "contrasts_table",
-    "counted",
     "distributions_table",
     "outcomes_table",
     "power_table",
@@ -189,8 +190,10 @@ def power_table(analysis: Analysis) -> list[Block]:
     )
     error = number(100 * float(scope["r2_error"] or 0), 3)
     text = (
-        f"The {scope['assets']} assets count as about {number(float(scope['effective_assets'] or 0), 1)} "
-        f"independent ones on these dates (N² / Σρ²). With {scope['outcomes']:,} outcomes one after another "
+        f"{counted(scope['assets'], 'asset')} {'counts' if scope['assets'] == 1 else 'count'} as "
+        "about "
+        f"{number(float(scope['effective_assets'] or 0), 1)} independent on these dates (N² / Σρ²). With "
+        f"{counted(scope['outcomes'], 'outcome')} one after another "
         f"a true R² of {100 * REFERENCE_R2:g} % has a standard error of about {error} percentage "
         "points, 2√(R²/TN)."
     )
@@ -287,7 +290,7 @@ def tried_table(analysis: Analysis) -> list[Block]:
     total = int(scope["tuning_fits"] or 0) + int(scope["final_fits"] or 0)
     folds = int(tuning["folds"])
     text = (
-        f"{total} fits in all: {scope['tuning_fits']} to tune, {scope['final_fits']} to judge. "
+        f"{counted(total, 'fit')} in all: {scope['tuning_fits']} to tune, {scope['final_fits']} to judge. "
         f"Every arm tried the same design points on the first {'fold' if folds == 1 else f'{folds} folds'}; "
         "the point with the lowest mean validation loss was fitted again on every fold with fresh seeds, and "
         f"only those fits are judged. {counted(analysis.contrasts.height, 'contrast')}, one of them primary."
@@ -355,8 +358,3 @@ def _p(p: float | None) -> str:
 
 def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where it needs one."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")

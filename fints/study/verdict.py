@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fints.evaluation import ClusteredMean, contrast_power, equivalence, minimum_detectable_effect
+from fints.words import counted
 
 __all__ = ["MEASURES", "RULE", "Decision", "Measure", "decide", "describe", "p_text", "sentence"]
 
@@ -196,7 +197,7 @@ def sentence(
     margin = f"±{measure.text(smallest_effect, digits)}{unit}"
     interval = (
         f"95 % interval {measure.text(contrast.low, digits)} to {measure.text(contrast.high, digits)}, "
-        f"{p_text(contrast.p)}, {_count(contrast.clusters, 'fold')} × {_count(num_seeds, 'seed')}"
+        f"{p_text(contrast.p)}, {counted(contrast.clusters, 'fold')} × {counted(num_seeds, 'seed')}"
     )
     if decision.kind in ("better", "worse"):
         winner, loser = (compare[1], against) if decision.kind == "better" else (against, compare[1])
@@ -215,13 +216,13 @@ def sentence(
             f"(90 % interval {measure.text(decision.equivalence_low, digits)} to "
             f"{measure.text(decision.equivalence_high, digits)}, "
             f"equivalence {p_text(decision.equivalence_p)}, "
-            f"{_count(contrast.clusters, 'fold')} × {_count(num_seeds, 'seed')})."
+            f"{counted(contrast.clusters, 'fold')} × {counted(num_seeds, 'seed')})."
         )
     if decision.folds_needed is None:
         need = f"more than {MOST_FOLDS:,} folds like these would be needed"
     else:
         more = max(1, decision.folds_needed - contrast.clusters)
-        need = f"needs about {more:,} more {'fold' if more == 1 else 'folds'} like these"
+        need = f"needs about {counted(more, 'more fold')} like these"
     return (
         f"{standing}undecided whether {compare[1]} differs from {against}{place}: the difference is {signed} "
         f"({interval}); {_not_excluded(decision, measure, smallest_effect, digits)}; {need}."
@@ -258,7 +259,3 @@ def p_text(p: float | None) -> str:
 
 def _place(within: Mapping[str, str]) -> str:
     return " at " + ", ".join(f"{factor} {level}" for factor, level in within.items()) if within else ""
-
-
-def _count(number_of: int, noun: str) -> str:
-    return f"{number_of} {noun}" + ("" if number_of == 1 else "s")

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from fints.study import runner
+from fints.study import Study, runner
 from fints.study.analysis import Analysis, analyse
 from fints.study.assemble import table_spec
 from fints.study.dataset import open_dataset
@@ -76,7 +76,7 @@ class Untracked:
 
 
 class Run:
-    """One run of the tiny study on a panel file; `fault` as in `Inline`."""
+    """One run of the tiny study, or of another, on a panel file; `fault` as in `Inline`."""
 
     def __init__(
         self,
@@ -87,10 +87,11 @@ class Run:
         fault: Fault = lambda cell: "",
         changes: dict[str, Any] | None = None,
         preset: str = "smoke",
+        study: Study = TINY,
     ) -> None:
         self.replace(patch, fault)
         self.plan: Plan = make_plan(
-            TINY, name="tiny", docstring="Words.", preset=preset, data=str(panel), changes=changes
+            study, name="tiny", docstring="Words.", preset=preset, data=str(panel), changes=changes
         )
         self.folder = StudyFolder(root, "tiny", self.plan.label)
         said = io.StringIO()

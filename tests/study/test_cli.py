@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fints.data import simulate
-from fints.study import cli, fingerprint
+from fints.study import checkout, cli, fingerprint
 from fints.study.plan import make_plan
 
 TINY = Path(__file__).parent / "tiny.py"
@@ -157,14 +157,14 @@ def test_code_that_affects_numbers_must_be_committed_too(
     commit(clone)
     monkeypatch.setattr(fingerprint, "PACKAGE", package)
     (package / "study" / "report.py").write_text("x = 2\n")
-    cli._refuse_uncommitted(STUDY, clone / "tiny.py")
+    checkout.refuse_uncommitted(STUDY, clone / "tiny.py")
     (package / "training" / "loop.py").write_text("x = 2\n")
     message = r"fints/training/loop.py has changes that are not committed; commit them, or use --preset smoke"
     with pytest.raises(ValueError, match=message):
-        cli._refuse_uncommitted(STUDY, clone / "tiny.py")
+        checkout.refuse_uncommitted(STUDY, clone / "tiny.py")
     (package / "training" / "new.py").write_text("x = 2\n")
     with pytest.raises(ValueError, match=r"fints/training/loop.py \(and 1 more\) has changes"):
-        cli._refuse_uncommitted(STUDY, clone / "tiny.py")
+        checkout.refuse_uncommitted(STUDY, clone / "tiny.py")
 
 
 @pytest.mark.parametrize(("device", "workers"), [("cuda", 1), ("cpu", 7)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import runpy
+import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from fints.data import simulate
 from fints.study import cli
 from fints.study.analysis import analyse
+from fints.study.commands import resume_command, run_command, shown
 from fints.study.plan import make_plan
 from fints.study.store import digest, write_json
 
@@ -28,6 +31,20 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "prices.parquet"
     simulate(num_assets=3, num_days=160, seed=1).panel.frame.write_parquet(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, make_study: MakeStudy) -> tuple[dict[str, Any], Path]:
+    return make_study(
+        tmp_path_factory.mktemp("finished"), schemes=("pre_norm", "post_norm"), folds=2, days=20
+    )
+
+
+@pytest.fixture
+def study(finished: tuple[dict[str, Any], Path], tmp_path: Path) -> tuple[dict[str, Any], Path]:
+    """A copy, to be damaged, of a study's specification and tables."""
+    spec, folder = finished
+    return spec, Path(shutil.copytree(folder, tmp_path / "study"))
 
 
 @pytest.fixture
@@ -46,14 +63,10 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, make_study: MakeStudy, prices: Path) -> Path:
+def kept(tmp_path: Path, finished: tuple[dict[str, Any], Path], prices: Path) -> Path:
     """A results folder where `tiny` has finished at preset smoke."""
-    spec, folder = make_study(
-        tmp_path / "root" / "tiny" / label(prices, "smoke"),
-        schemes=("pre_norm", "post_norm"),
-        folds=2,
-        days=20,
-    )
+    spec, made = finished
+    folder = Path(shutil.copytree(made, tmp_path / "root" / "tiny" / label(prices, "smoke")))
     stamp(folder, {**spec, "preset": "smoke"})
     return folder
 
@@ -82,8 +95,8 @@ def damage(path: Path, how: str) -> bytes:
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("how", ["empty", "torn", "overwritten"])
-def test_a_damaged_table_is_named(tmp_path: Path, make_study: MakeStudy, name: str, how: str) -> None:
-    spec, folder = make_study(tmp_path / "study", schemes=("pre_norm", "post_norm"), folds=2, days=20)
+def test_a_damaged_table_is_named(study: tuple[dict[str, Any], Path], name: str, how: str) -> None:
+    spec, folder = study
     path = folder / f"{name}.parquet"
     left = damage(path, how)
     with pytest.raises(ValueError, match=r"must hold parquet and cannot be read .*: run the study") as caught:
@@ -94,8 +107,8 @@ def test_a_damaged_table_is_named(tmp_path: Path, make_study: MakeStudy, name: s
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_of_something_else_is_named(tmp_path: Path, make_study: MakeStudy, name: str) -> None:
-    spec, folder = make_study(tmp_path / "study", schemes=("pre_norm", "post_norm"), folds=2, days=20)
+def test_a_table_of_something_else_is_named(study: tuple[dict[str, Any], Path], name: str) -> None:
+    spec, folder = study
     path = folder / f"{name}.parquet"
     pl.DataFrame({"price": [1.0]}).write_parquet(path)
     with pytest.raises(ValueError, match=r"\.parquet lacks .*; it has price") as caught:
@@ -134,7 +147,7 @@ def test_a_report_of_another_preset_names_the_one_that_is_finished(
     told = refused("report", "--data", str(prices), "--root", str(root))
     assert f"Finished there is only {kept.name}; its" in told
     assert f"report --preset smoke --data {prices} --root {root}" in told
-    assert f"first: python {cli._shown(TINY)} run --preset quick --data {prices} --root {root}" in told
+    assert f"first: python {shown(TINY)} run --preset quick --data {prices} --root {root}" in told
 
 
 def test_a_report_of_another_preset_names_all_that_are_finished(
@@ -203,10 +216,10 @@ def test_the_command_that_goes_on_has_every_option_and_can_be_pasted(tmp_path: P
     words += ["--root", str(tmp_path / "my root"), "--workers", "2"]
     words += ["--storage", "sqlite:///a b.db", "--tracking-uri", "http://127.0.0.1:5000?x=1&y"]
     arguments = cli._parser(TINY, STUDY).parse_args(words)
-    again = cli.shlex.split(cli._resume(TINY, arguments))
-    assert again[:2] == ["python", cli._shown(TINY)]
+    again = shlex.split(resume_command(TINY, arguments))
+    assert again[:2] == ["python", shown(TINY)]
     assert cli._parser(TINY, STUDY).parse_args(again[2:]) == arguments
-    assert "--root" not in cli._command(TINY, arguments)
+    assert "--root" not in run_command(TINY, arguments)
 
 
 @pytest.mark.parametrize("name", ["a?b", "a#b", "100%"])

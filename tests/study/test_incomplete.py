@@ -14,6 +14,7 @@ import pytest
 from fints.data import simulate
 from fints.study import cli
 from fints.study.assemble import table_spec
+from fints.study.design import DEFAULT_BASELINES
 from fints.study.fits import Cell
 
 
@@ -84,7 +85,9 @@ def test_a_report_can_lack_the_baselines_of_a_fold(
         panel,
         fault=lambda cell: "OSError: disk full" if cell.role == "baseline" and cell.fold == 0 else "",
     )
-    assert run.outcome.failures == ["baselines fold 0: OSError: disk full"]
+    assert run.outcome.failures == [
+        f"baseline {name} fold 0: OSError: disk full" for name in DEFAULT_BASELINES
+    ]
     assert "ridge" in run.report()
 
 

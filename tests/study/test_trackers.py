@@ -17,6 +17,7 @@ from rich.console import Console
 
 from fints.data import simulate
 from fints.study import cli, fingerprint, runner
+from fints.study.commands import shown
 from fints.study.embedded import check_database, check_path, embedded
 from fints.study.fits import Cell
 from fints.study.plan import make_plan
@@ -207,9 +208,7 @@ def test_a_run_whose_tracker_fails_has_its_report_and_the_next_run_completes_the
     assert "[8/8]" in said
     assert said.count("tracking failed, the fits go on without it: the server has gone") == 1
     assert "tracking failed (the server has gone): MLflow is behind. Running again completes it:" in said
-    assert (
-        said.splitlines()[-1] == f"python {cli._shown(path)} {' '.join(words[:5])} --root {root} --workers 1"
-    )
+    assert said.splitlines()[-1] == f"python {shown(path)} {' '.join(words[:5])} --root {root} --workers 1"
     report = next(root.rglob("report.md"))
     before = report.read_bytes()
     assert "/8]" not in run(0)

@@ -1,0 +1,51 @@
+"""What the clone that a study runs from says of it: its commit, and what no commit holds."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fints.study.commands import shown
+
+if TYPE_CHECKING:
+    from fints.study.design import Study
+
+__all__ = ["commit_of", "refuse_uncommitted"]
+
+
+def commit_of(path: Path) -> str | None:
+    """Return the commit of the clone that holds a file, None where there is no clone."""
+    return _git(path, "rev-parse", "--short=12", "HEAD")
+
+
+def refuse_uncommitted(study: Study, path: Path) -> None:
+    """Refuse to make claims from a study, or with code that affects its numbers, that no commit holds."""
+    from fints.study.baselines import SOURCES
+    from fints.study.fingerprint import AFFECTS_BASELINES, AFFECTS_NUMBERS, PACKAGE
+
+    entries = {*AFFECTS_NUMBERS, *AFFECTS_BASELINES}
+    for name in study.baselines:
+        entries.update(SOURCES.get(name, ()))
+    changed = shown(path) if _uncommitted(path, path.name) else ""
+    # An installed package is under no version control, or ignored by it: git then names nothing.
+    if not changed and (lines := _uncommitted(PACKAGE / "config.py", *sorted(entries))):
+        changed = lines[0].split(maxsplit=1)[-1] + (f" (and {len(lines) - 1} more)" if lines[1:] else "")
+    if changed:
+        trial = [name for name, size in study.presets.items() if size.claim == "none"]
+        other = f", or use --preset {trial[0]}" if trial else ""
+        raise ValueError(f"{changed} has changes that are not committed; commit them{other}.")
+
+
+def _uncommitted(path: Path, *names: str) -> list[str]:
+    return (_git(path, "status", "--porcelain", "--", *names) or "").splitlines()
+
+
+def _git(path: Path, *words: str) -> str | None:
+    try:
+        told = subprocess.run(
+            ["git", *words], cwd=path.parent, capture_output=True, text=True, check=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip()
