@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -17,8 +16,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fints.config import Experiment, override
-from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targets
-from fints.data.decisions import Day, as_date, between, decision_ranges, last_outcome, purge, show
+from fints.data import Panel, StandardScaler, WindowSet
+from fints.data.decisions import Day, as_date, show
+from fints.data.learning import prepare
 from fints.diagnostics import Profiler
 from fints.forecasting import FittedNetwork, check_panel, scaled_windows
 from fints.interventions import intervene
@@ -170,28 +170,8 @@ class Forecaster(BaseEstimator):
         check_panel(panel)
         experiment = self.resolve()
         data = experiment.data
-        raw = features(panel, data.features)
-        labels = targets(panel, data.target, data.horizon)
-        train_range, validation_range = decision_ranges(labels, train, validation)
-        if validation_range is not None:
-            labels = purge(labels, validation_range[0])
-
-        learnt = labels.filter(between(train_range), pl.col("target").is_not_null())
-        if learnt.is_empty():
-            raise ValueError(
-                f"the training dates {show(train_range)} of panel {panel.name!r} hold no outcome of target "
-                f"{data.target!r}; give a longer panel or other dates "
-                "(prices that never move have no scaled target)."
-            )
-        scaler = StandardScaler(clip=data.clip).fit(raw.filter(between(train_range)), data.features)
-        target_std = _root_mean_square(learnt["target"])
-        windows = Windows.build(
-            scaler.transform(raw),
-            labels.with_columns(pl.col("target") / target_std),
-            data.features,
-            context=data.context,
-            min_valid=data.min_valid,
-        )
+        learning = prepare(panel, data, train=train, validation=validation)
+        windows, train_range, validation_range = learning.windows, learning.train, learning.validation
         training_set = windows.select(
             *train_range, labelled=True, every_token=experiment.model.forecast_from == "every_token"
         )
@@ -249,11 +229,11 @@ class Forecaster(BaseEstimator):
 
         self.experiment_ = experiment
         self.model_ = model
-        self.scaler_ = scaler
-        self.target_std_ = target_std
+        self.scaler_ = learning.scaler
+        self.target_std_ = learning.target_std
         self.result_: FitResult | None = result
         self.parameter_count_ = sum(p.numel() for p in model.parameters())
-        self.model_as_of_: date = last_outcome(labels, train_range, validation_range)
+        self.model_as_of_: date = learning.as_of
         return self
 
     def predict(self, panel: Panel, *, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
@@ -402,11 +382,6 @@ def _device_or_cpu(name: str) -> torch.device:
         return resolve_device(name)
     except ValueError:
         return torch.device("cpu")
-
-
-def _root_mean_square(values: pl.Series) -> float:
-    root = math.sqrt(float((values.cast(pl.Float64) ** 2).mean()))  # type: ignore[arg-type]
-    return root if root > 0 else 1.0
 
 
 def _probe_positions(count: int, most: int, seed: int) -> torch.Tensor:

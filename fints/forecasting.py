@@ -14,6 +14,7 @@ from fints.config import DataConfig, Experiment
 from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targets
 from fints.data.decisions import between
 from fints.data.history import recent
+from fints.data.learning import is_large, windows_of
 from fints.model import Transformer
 from fints.training import predict
 
@@ -138,6 +139,8 @@ def scaled_windows(
     # Windows of a first few days would be shorter than they must be: none of them is chosen below.
     until = end if end is None else max(end, panel.dates[min(data.context, len(panel.dates)) - 1])
     near = recent(panel, start, data.features, context=data.context, end=until)
+    if is_large(near, len(data.features)):
+        return windows_of(near, data, scaler).select(start, end, labelled=False)
     made = features(near, data.features)
     if start is not None:
         # Days before the first window were only there for the features to look back on.

@@ -7,6 +7,7 @@ A decision is a row (date, asset); its outcome is known at `label_end`. Frames a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 
 import polars as pl
@@ -36,6 +37,23 @@ def decision_ranges(
     labels: pl.DataFrame, train: tuple[Day | None, Day | None] | None, validation: tuple[Day, Day] | float
 ) -> tuple[DateRange, tuple[date, date] | None]:
     """Resolve training and validation to decision dates that do not overlap."""
+
+    def known_dates(start: date | None, end: date | None) -> pl.Series:
+        known = labels.filter(pl.col("target").is_not_null(), between((start, end)))
+        return known["date"].unique().sort()
+
+    return ranges_of(known_dates, train, validation)
+
+
+def ranges_of(
+    known_dates: Callable[[date | None, date | None], pl.Series],
+    train: tuple[Day | None, Day | None] | None,
+    validation: tuple[Day, Day] | float,
+) -> tuple[DateRange, tuple[date, date] | None]:
+    """Resolve training and validation to decision dates that do not overlap.
+
+    `known_dates` returns the dates within two (None: open) that have an outcome, ascending.
+    """
     start, end = (as_date(day) for day in train) if train is not None else (None, None)
     if not isinstance(validation, int | float):
         first, last = (as_date(day) for day in validation)
@@ -51,7 +69,7 @@ def decision_ranges(
         return (start, end), (first, last)
     if not 0 <= validation < 1:
         raise ValueError(f"validation must be a share in [0, 1) or two dates; got {validation}.")
-    dates = labels.filter(pl.col("target").is_not_null(), between((start, end)))["date"].unique().sort()
+    dates = known_dates(start, end)
     held = math.ceil(validation * len(dates))
     if held == 0:
         return (start, end), None

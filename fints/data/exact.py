@@ -85,6 +85,11 @@ class Moments:
         return float(self._sum / self.count)
 
     @property
+    def root_mean_square(self) -> float:
+        """Root of the mean square of all values; there must be one."""
+        return math.sqrt(float(self._squares / self.count))
+
+    @property
     def deviation(self) -> float:
         """Standard deviation, divided by the number of values; exactly 0 if all are equal."""
         return math.sqrt(float((self._squares - self._sum**2 / self.count) / self.count))

@@ -83,9 +83,9 @@ class StandardScaler:
             std=tuple(one.deviation or 1.0 for one in moments.values()),
         )
 
-    def scale(self, values: np.ndarray) -> np.ndarray:
-        """Return (..., F) features, in the order of `names`, scaled and clipped; NaN stays NaN."""
-        scaled: np.ndarray = (values - np.array(self.mean)) / np.array(self.std)
+    def scale(self, place: int, values: np.ndarray) -> np.ndarray:
+        """Return values of the feature ``names[place]`` scaled and clipped; NaN stays NaN."""
+        scaled: np.ndarray = (values - self.mean[place]) / self.std[place]
         return np.clip(scaled, -self.clip, self.clip, out=scaled)
 
     def transform(self, frame: pl.DataFrame) -> pl.DataFrame:

@@ -98,7 +98,7 @@ def forward_returns(history: History, horizon: int) -> tuple[np.ndarray, np.ndar
 
 
 def in_units(frame: pl.DataFrame, name: str, horizon: int) -> pl.DataFrame:
-    """Return the frame of `targets` from ``date, asset, forward, sigma, label_end``, whole dates at a time."""
+    """Return the frame of `targets` from ``date, asset, forward, sigma, label_end``, whole dates."""
     forward_return = pl.col("forward")
     if name == "log_return":
         frame = frame.with_columns(target=forward_return, scale=pl.lit(1.0))

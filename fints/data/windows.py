@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -17,7 +18,9 @@ from torch import Tensor
 
 __all__ = ["WindowSet", "Windows"]
 
-NEVER = np.iinfo(np.int64).max
+NEVER = np.iinfo(np.int32).max
+# Cells of a block: what is computed of all windows is computed in pieces that stay small.
+CELLS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +34,12 @@ class Windows:
     assets : list of str
         (A,) sorted.
     values : torch.Tensor
-        (A, D, F) float32, NaN where missing. Stored once; a window is a view of it.
+        (A, D, F) float32, NaN where missing, in memory or mapped from a file. Stored once; a window is a
+        view of it.
     targets : torch.Tensor
         (A, D) float32, NaN where missing.
     label_ends : numpy.ndarray
-        (A, D) int64, the place in `dates` at which the target is known; a very large number where there is
+        (A, D) int32, the place in `dates` at which the target is known; a very large number where there is
         none.
     context : int
         T.
@@ -79,27 +83,19 @@ class Windows:
         ValueError
             If the frame has fewer than `context` dates or lacks a column, or `min_valid` is outside (0, 1].
         """
-        if context < 1 or not 0 < min_valid <= 1:
-            raise ValueError(
-                f"context must be at least 1 and min_valid in (0, 1]; got context = {context}, min_valid = "
-                f"{min_valid}."
-            )
+        check_context(context, min_valid)
         lacking = [name for name in names if name not in features.columns]
         if lacking or not names:
             raise ValueError(f"windows need the feature columns {list(names)}; missing: {lacking or 'all'}.")
         dates = features["date"].unique().sort().to_numpy().astype("datetime64[D]")
         assets = features["asset"].unique().sort().to_list()
-        if len(dates) < context:
-            raise ValueError(
-                f"context = {context} needs at least {context} days; the panel has {len(dates)}. Give a "
-                "longer panel or choose a shorter context."
-            )
+        check_context(context, min_valid, len(dates))
         day, asset = _places(features, dates, assets)
         values = torch.full((len(assets), len(dates), len(names)), torch.nan)
         block = features.select(pl.col(*names).cast(pl.Float32)).fill_null(float("nan")).to_numpy()
         values[asset, day] = torch.tensor(block, dtype=torch.float32)
         outcome = torch.full((len(assets), len(dates)), torch.nan)
-        label_ends = np.full((len(assets), len(dates)), NEVER)
+        label_ends = np.full((len(assets), len(dates)), NEVER, np.int32)
         if targets is not None:
             known = targets.filter(pl.col("target").is_not_null()).join(
                 features, on=["date", "asset"], how="semi"
@@ -121,6 +117,19 @@ class Windows:
     def view(self) -> Tensor:
         """Return all windows (A, D - T + 1, T, F) as a view of `values`: no copy."""
         return self.values.unfold(1, self.context, 1).transpose(-1, -2)
+
+    @cached_property
+    def present(self) -> Tensor:
+        """(A, D) whether an asset has any feature on a day."""
+        found = torch.empty(self.values.shape[:2], dtype=torch.bool)
+        for block in self._blocks():
+            found[block] = ~self.values[block].isnan().all(-1)
+        return found
+
+    def _blocks(self) -> Iterator[slice]:
+        """Yield slices of assets."""
+        step = max(1, CELLS_AT_ONCE // self.values[0].numel())
+        return (slice(first, first + step) for first in range(0, len(self.values), step))
 
     def select(
         self, start: dt.date | None, end: dt.date | None, *, labelled: bool, every_token: bool = False
@@ -157,36 +166,40 @@ class Windows:
         targets[:, :first] = torch.nan
         targets[:, stop:] = torch.nan
         if end is not None:
-            lags = self.label_ends - np.arange(len(self.dates))
-            usual = int(lags.min()) if self.label_ends.size else 0
-            targets[torch.from_numpy(self.label_ends > stop - 1 + usual)] = torch.nan
-        present = ~self.values.isnan().all(-1)
-        counted = torch.nn.functional.pad(present.cumsum(1), (1, 0))
-        enough = counted[:, self.context :] - counted[:, : -self.context] >= self.min_present
-        chosen = torch.zeros_like(present)
-        chosen[:, self.context - 1 :] = enough
-        chosen &= present
+            days = np.arange(len(self.dates), dtype=np.int32)
+            blocks = list(self._blocks())
+            usual = min((int((self.label_ends[block] - days).min()) for block in blocks), default=0)
+            for block in blocks:
+                targets[block][torch.from_numpy(self.label_ends[block] > stop - 1 + usual)] = torch.nan
+        chosen = torch.zeros_like(self.present)
+        for block in self._blocks():
+            present = self.present[block]
+            counted = torch.nn.functional.pad(present.cumsum(1, dtype=torch.int32), (1, 0))
+            enough = counted[:, self.context :] - counted[:, : -self.context] >= self.min_present
+            chosen[block, self.context - 1 :] = enough
+            chosen[block] &= present
+            if labelled:
+                chosen[block] &= targets[block].isfinite()
         chosen[:, :first] = False
         chosen[:, stop:] = False
-        if labelled:
-            chosen &= targets.isfinite()
-        day, asset = chosen.T.nonzero(as_tuple=True)
-        return WindowSet(windows=self, asset=asset, day=day, targets=targets, every_token=every_token)
+        return WindowSet(windows=self, cell=_cells_by_date(chosen), targets=targets, every_token=every_token)
 
 
 @dataclass(frozen=True, eq=False)
 class WindowSet:
-    """Chosen windows of a panel in (date, asset) order; `gather` makes batches of them."""
+    """Chosen windows of a panel in (date, asset) order; `gather` makes batches of them.
+
+    `cell` (N,) is asset x D + day of each window's last day, in the smallest integers that hold it.
+    """
 
     windows: Windows
-    asset: Tensor
-    day: Tensor
+    cell: Tensor
     targets: Tensor
     every_token: bool
 
     def __len__(self) -> int:
         """Return the number of windows."""
-        return len(self.day)
+        return len(self.cell)
 
     @property
     def num_features(self) -> int:
@@ -195,12 +208,11 @@ class WindowSet:
 
     def keys(self) -> pl.DataFrame:
         """Return (decision) date and asset of each window, in order."""
+        asset, day = np.divmod(self.cell.numpy(), len(self.windows.dates))
         return pl.DataFrame(
             {
-                "date": pl.Series(self.windows.dates[self.day.numpy()]).cast(pl.Date),
-                "asset": pl.Series(
-                    np.array(self.windows.assets, dtype=object)[self.asset.numpy()], dtype=pl.String
-                ),
+                "date": pl.Series(self.windows.dates[day]).cast(pl.Date),
+                "asset": pl.Series(self.windows.assets, dtype=pl.String).gather(asset),
             }
         )
 
@@ -210,13 +222,47 @@ class WindowSet:
         NaN marks a missing feature and a token without target; the last token is the decision date. Without
         `every_token` only the last token keeps its target. Only the batch is copied.
         """
-        context = self.windows.context
-        asset, start = self.asset[positions], self.day[positions] - (context - 1)
-        inputs = self.windows.view()[asset, start].contiguous()
-        targets = self.targets.unfold(1, context, 1)[asset, start].contiguous()
+        context, width = self.windows.context, self.num_features
+        start = self.cell[positions] - (context - 1)
+        # The days of an asset follow one another in memory: a window is one piece of T x F numbers.
+        rows = self.targets.numel() - context + 1
+        inputs = self.windows.values.as_strided((rows, context * width), (width, 1)).index_select(0, start)
+        targets = self.targets.as_strided((rows, context), (1, 1)).index_select(0, start)
         if not self.every_token:
             targets[:, :-1] = torch.nan
-        return inputs, targets
+        return inputs.view(-1, context, width), targets
+
+
+def check_context(context: int, min_valid: float, num_days: int | None = None) -> None:
+    """Refuse windows that cannot be.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range, or there are fewer days than a window has.
+    """
+    if context < 1 or not 0 < min_valid <= 1:
+        raise ValueError(
+            f"context must be at least 1 and min_valid in (0, 1]; got context = {context}, min_valid = "
+            f"{min_valid}."
+        )
+    if num_days is not None and num_days < context:
+        raise ValueError(
+            f"context = {context} needs at least {context} days; the panel has {num_days}. Give a "
+            "longer panel or choose a shorter context."
+        )
+
+
+def _cells_by_date(chosen: Tensor) -> Tensor:
+    """Return the cells (a, d) of a mask (A, D) as a D + d, those of each date together."""
+    number, days = chosen.shape
+    dtype = torch.int32 if number * days <= np.iinfo(np.int32).max else torch.int64
+    step = max(1, CELLS_AT_ONCE // max(1, number))
+    pieces = []
+    for first in range(0, days, step):
+        day, asset = chosen[:, first : first + step].T.nonzero(as_tuple=True)
+        pieces.append((asset * days + day + first).to(dtype))
+    return torch.cat(pieces)
 
 
 def _places(frame: pl.DataFrame, dates: np.ndarray, assets: list[str]) -> tuple[Tensor, Tensor]:
