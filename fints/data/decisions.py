@@ -1,8 +1,4 @@
-"""Decision dates: which rows of a target frame may be learnt, and what is known when.
-
-A decision is a row (date, asset); its outcome is known at `label_end`. Frames are those of
-`fints.data.targets`.
-"""
+"""Decision dates: what a user says of training and validation, as dates that do not overlap."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from datetime import date, datetime, timedelta
 
 import polars as pl
 
-__all__ = ["DateRange", "Day", "as_date", "between", "decision_ranges", "last_outcome", "purge", "show"]
+__all__ = ["DateRange", "Day", "as_date", "between", "decision_ranges", "show"]
 
 Day = date | str
 DateRange = tuple[date | None, date | None]
@@ -34,18 +30,6 @@ def as_date(value: date | str | None) -> date | None:
 
 
 def decision_ranges(
-    labels: pl.DataFrame, train: tuple[Day | None, Day | None] | None, validation: tuple[Day, Day] | float
-) -> tuple[DateRange, tuple[date, date] | None]:
-    """Resolve training and validation to decision dates that do not overlap."""
-
-    def known_dates(start: date | None, end: date | None) -> pl.Series:
-        known = labels.filter(pl.col("target").is_not_null(), between((start, end)))
-        return known["date"].unique().sort()
-
-    return ranges_of(known_dates, train, validation)
-
-
-def ranges_of(
     known_dates: Callable[[date | None, date | None], pl.Series],
     train: tuple[Day | None, Day | None] | None,
     validation: tuple[Day, Day] | float,
@@ -80,22 +64,6 @@ def ranges_of(
         )
     first = dates[len(dates) - held]
     return (start, first - timedelta(days=1)), (first, dates[-1])
-
-
-def purge(labels: pl.DataFrame, first: date) -> pl.DataFrame:
-    """Take away the outcomes of decisions before `first` that are known only from `first` on."""
-    reaches = (pl.col("date") < first) & (pl.col("label_end") >= first)
-    return labels.with_columns(
-        pl.when(~reaches | pl.col("label_end").is_null()).then(pl.col(name)).alias(name)
-        for name in ("target", "label_end")
-    )
-
-
-def last_outcome(labels: pl.DataFrame, *spans: DateRange | None) -> date:
-    """Return the latest date at which an outcome of a decision in one of `spans` is known."""
-    used = pl.any_horizontal(between(span) for span in spans if span is not None)
-    latest: date = labels.filter(used, pl.col("target").is_not_null())["label_end"].max()  # type: ignore[assignment]
-    return latest
 
 
 def between(span: DateRange) -> pl.Expr:

@@ -9,7 +9,8 @@ import polars as pl
 
 from fints.data.findings import Finding, moves, names, traded_moves
 from fints.data.health_dates import dependence, filled_holidays, future, gaps, shape, survivorship
-from fints.data.panel import PERCENT_MEDIAN, Panel
+from fints.data.panel import Panel
+from fints.data.panel_rules import PERCENT_MEDIAN
 from fints.words import counted
 
 __all__ = ["decimals", "inspect", "split_suspects"]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fints.config import DataConfig
-from fints.data.decisions import DateRange, Day, ranges_of, show
+from fints.data.decisions import DateRange, Day, decision_ranges, show
 from fints.data.feature_table import FeatureTable
 from fints.data.grid import Grid
 from fints.data.labels import NEVER, Labels
@@ -85,7 +85,7 @@ def prepare(
         grid = Grid(panel, space)
         table = FeatureTable(grid, data.features)
         labels = Labels(grid, data.target, data.horizon)
-        train_range, validation_range = ranges_of(labels.known_dates, train, validation)
+        train_range, validation_range = decision_ranges(labels.known_dates, train, validation)
         if validation_range is not None:
             labels.purge(validation_range[0])
         outcomes = labels.moments(*train_range)

@@ -6,29 +6,33 @@ Everything behind this door may rely on what `Panel` says and checks nothing aga
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 
-__all__ = ["Fault", "Panel", "find_faults"]
+from fints.data.panel_rules import (
+    KEYS,
+    PERCENT_MEDIAN,
+    describe_fault,
+    example_of,
+    find_faults,
+    in_order,
+    keys_of,
+    missing,
+    normalise,
+    not_polars,
+)
+from fints.data.panel_shapes import growth_index, unpivot
 
-KEYS = ("date", "asset")
-# Daily, weekly or monthly: no panel of decimal returns has a median move of 20 %; percent has.
-PERCENT_MEDIAN = 0.2
+__all__ = ["Panel"]
 
-
-@dataclass(frozen=True)
-class Fault:
-    """One broken rule: `kind`, what was found, what to do, and the rows (positions) that break it."""
-
-    kind: str
-    found: str
-    remedy: str
-    rows: tuple[int, ...]
+# Rows that are hashed at once.
+ROWS_AT_ONCE = 1 << 18
+# A frame of more pieces is put together: each operation visits every piece.
+MOST_CHUNKS = 256
 
 
 class Panel:
@@ -66,8 +70,13 @@ class Panel:
         frame = normalise(frame, price=price, name=name)
         faults = find_faults(frame, price)
         if faults:
-            raise ValueError(_describe(frame, faults[0], price, name))
-        self._keep(frame.sort(*KEYS).rechunk(), price, name)
+            raise ValueError(describe_fault(frame, faults[0], price, name))
+        if not in_order(frame):
+            frame = frame.sort(*KEYS).rechunk()
+        elif frame.n_chunks() > MOST_CHUNKS:
+            frame = frame.rechunk()
+        # Rows that stand in order stay where they are, so a file mapped into memory stays in the file.
+        self._keep(frame.with_columns(pl.col("date").set_sorted()), price, name)
 
     def _keep(self, frame: pl.DataFrame, price: str, name: str) -> None:
         self.name = name
@@ -101,15 +110,22 @@ class Panel:
         """
         digest = hashlib.sha256()
         digest.update(f"price={self.price}\0".encode())
-        digest.update(self.frame["date"].to_physical().to_numpy().astype("<i4").tobytes())
-        digest.update("\0".join(self.frame["asset"].to_list()).encode())
+        for rows in self._pieces():
+            digest.update(rows["date"].to_physical().to_numpy().astype("<i4").tobytes())
+        for place, rows in enumerate(self._pieces()):
+            digest.update(("\0" * (place > 0) + "\0".join(rows["asset"].to_list())).encode())
         for column in sorted([self.price, *self.feature_columns]):
-            values = self.frame[column]
             digest.update(f"\0{column}\0".encode())
-            digest.update(values.is_null().to_numpy().astype(np.uint8).tobytes())
-            # Adding 0.0 turns -0.0 into 0.0, so equal values have equal bytes.
-            digest.update((values.fill_null(0.0).to_numpy() + 0.0).astype("<f8").tobytes())
+            for rows in self._pieces():
+                digest.update(rows[column].is_null().to_numpy().astype(np.uint8).tobytes())
+            for rows in self._pieces():
+                # Adding 0.0 turns -0.0 into 0.0, so equal values have equal bytes.
+                digest.update((rows[column].fill_null(0.0).to_numpy() + 0.0).astype("<f8").tobytes())
         return digest.hexdigest()[:16]
+
+    def _pieces(self) -> Iterator[pl.DataFrame]:
+        """Yield the rows in pieces whose copies are small."""
+        return self.frame.iter_slices(ROWS_AT_ONCE)
 
     def __getitem__(self, item: slice) -> Panel:
         """Return the rows between two dates, both ends included: ``panel["2001":"2005-06-30"]``.
@@ -165,9 +181,9 @@ class Panel:
             As `Panel`, and if there is no asset column or a name occurs twice.
         """
         if not isinstance(frame, pl.DataFrame):
-            raise ValueError(_not_polars(frame))
+            raise ValueError(not_polars(frame))
         if "date" not in frame.columns:
-            raise ValueError(_missing(name, "date", frame.columns))
+            raise ValueError(missing(name, "date", frame.columns))
         if frame.width < 2:
             raise ValueError(
                 f"{name}: a wide frame needs a column of prices for each asset beside 'date'; got none."
@@ -176,7 +192,7 @@ class Panel:
             if not (column.dtype.is_numeric() or column.dtype == pl.Null):
                 raise ValueError(
                     f"{name}: column {column.name!r} of a wide frame must hold an asset's prices; got "
-                    f"{column.dtype}{_example(column)}. Drop it, or use Panel(frame) if the frame is long."
+                    f"{column.dtype}{example_of(column)}. Drop it, or use Panel(frame) if the frame is long."
                 )
         return cls(unpivot(frame, price), price=price, name=name)
 
@@ -204,10 +220,10 @@ class Panel:
             median absolute return exceeds 0.2 (these are percent).
         """
         if not isinstance(frame, pl.DataFrame):
-            raise ValueError(_not_polars(frame))
+            raise ValueError(not_polars(frame))
         for needed in (*KEYS, column):
             if needed not in frame.columns:
-                raise ValueError(_missing(name, needed, frame.columns))
+                raise ValueError(missing(name, needed, frame.columns))
         if price in frame.columns:
             raise ValueError(
                 f"{name}: column {price!r} exists already; drop it or give another name with price=."
@@ -223,7 +239,7 @@ class Panel:
         infinite = frame.filter(pl.col(column).is_infinite())
         if infinite.height:
             raise ValueError(
-                f"{name}: {column} is infinite at {_keys(infinite)}. Make it null or correct it."
+                f"{name}: {column} is infinite at {keys_of(infinite)}. Make it null or correct it."
             )
         median = returns.abs().median()
         if isinstance(median, float) and median > PERCENT_MEDIAN:
@@ -235,116 +251,10 @@ class Panel:
             ruin = frame.filter(pl.col(column) <= -1)
             if ruin.height:
                 raise ValueError(
-                    f"{name}: a simple return must be above -1; got {ruin[column][0]:g} at {_keys(ruin)}. "
+                    f"{name}: a simple return must be above -1; got {ruin[column][0]:g} at {keys_of(ruin)}. "
                     "Codes such as -44 to -99 stand for missing: make them null."
                 )
         return cls(growth_index(frame, column, kind, price), price=price, name=name)
-
-
-def normalise(frame: pl.DataFrame, *, price: str, name: str) -> pl.DataFrame:
-    """Return the frame with the panel's types (Date, String, Float64; NaN to null), rows as they stand.
-
-    Raises
-    ------
-    ValueError
-        If a column is missing, of the wrong type or named twice, or the frame has no row.
-    """
-    if not isinstance(frame, pl.DataFrame):
-        raise ValueError(_not_polars(frame))
-    for column in (*KEYS, price):
-        if column not in frame.columns:
-            raise ValueError(_missing(name, column, frame.columns))
-    if price in KEYS:
-        raise ValueError(
-            f"{name}: the price column cannot be {price!r}; name a column of prices with price=."
-        )
-    if frame.is_empty():
-        raise ValueError(f"{name}: a panel needs at least one row; got none.")
-    casts = [_cast_date(frame["date"], name), _cast_asset(frame["asset"], name)]
-    for column in frame.columns:
-        if column in KEYS:
-            continue
-        dtype = frame[column].dtype
-        if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):
-            raise ValueError(
-                f"{name}: column {column!r} must hold numbers; got {dtype}"
-                f"{_example(frame[column])}. Cast it to Float64 or drop it."
-            )
-        values = frame[column].cast(pl.Float64)
-        # A column without NaN is kept as it is: a copy of a large panel is large.
-        casts.append(values.fill_nan(None) if values.is_nan().any() else values)
-    return pl.DataFrame(casts)
-
-
-def find_faults(frame: pl.DataFrame, price: str) -> list[Fault]:
-    """Return every broken rule of a normalised frame, the most basic first; empty if it is a panel."""
-    faults = []
-
-    def add(kind: str, broken: pl.Expr, found: str, remedy: str) -> None:
-        rows = frame.select(broken.fill_null(False).arg_true()).to_series().to_list()
-        if rows:
-            faults.append(Fault(kind, found, remedy, tuple(rows)))
-
-    add(
-        "null_key",
-        pl.any_horizontal(pl.col(*KEYS).is_null()),
-        "date or asset is missing",
-        "Fill it in or drop the row",
-    )
-    add(
-        "empty_asset",
-        pl.col("asset").str.strip_chars() == "",
-        "the asset's name is empty",
-        "Name it or drop the row",
-    )
-    add(
-        "duplicate",
-        pl.struct(*KEYS).is_duplicated() & pl.all_horizontal(pl.col(*KEYS).is_not_null()),
-        "the same (date, asset) occurs more than once",
-        "Keep one row for each",
-    )
-    add(
-        "bad_price",
-        pl.col(price) <= 0,
-        f"{price} is not above 0",
-        "Make a missing price null; if a negative sign marks a bid/ask midpoint (CRSP), take the absolute "
-        "value",
-    )
-    for column in frame.columns:
-        if column not in KEYS:
-            add(
-                "infinite",
-                pl.col(column).is_infinite(),
-                f"{column} is infinite",
-                "Make it null or correct it",
-            )
-    if not frame[price].is_not_null().any():
-        faults.append(
-            Fault("no_price", f"{price} is null in every row", "Name the column of prices with price=", (0,))
-        )
-    return faults
-
-
-def growth_index(frame: pl.DataFrame, column: str, kind: str, price: str) -> pl.DataFrame:
-    """Return the frame sorted by keys with the index that grows by `column`, null where that is null.
-
-    The index is 1 before an asset's first return: ``exp(sum of log(1 + r))`` of "simple" returns r, ``exp(sum
-    of r)`` of "log" ones.
-    """
-    growth = pl.col(column).log1p() if kind == "simple" else pl.col(column)
-    index = growth.fill_null(0.0).cum_sum().over("asset").exp()
-    return frame.sort(*KEYS).with_columns(pl.when(pl.col(column).is_not_null()).then(index).alias(price))
-
-
-def unpivot(frame: pl.DataFrame, price: str) -> pl.DataFrame:
-    """Return a wide frame as a long one: observed cells only, and all cells of a never observed asset."""
-    prices = pl.col("*").exclude("date").cast(pl.Float64).fill_nan(None)
-    # An asset may be called like a column of the result; no asset is called like these.
-    names = {"\0asset": "asset", "\0price": price}
-    long = frame.select("date", prices).unpivot(index="date", variable_name="\0asset", value_name="\0price")
-    long = long.rename(names)
-    observed = pl.col(price).is_not_null()
-    return long.filter(observed | ~observed.any().over("asset"))
 
 
 def as_date(value: object, *, last: bool) -> dt.date:
@@ -373,77 +283,3 @@ def as_date(value: object, *, last: bool) -> dt.date:
         except ValueError:
             pass
     raise ValueError(f"a date must be a datetime.date or text like '2017-12-31'; got {value!r}.")
-
-
-def _cast_date(dates: pl.Series, name: str) -> pl.Series:
-    if dates.dtype == pl.Date:
-        return dates
-    if isinstance(dates.dtype, pl.Datetime):
-        if dates.dtype.time_zone is not None:
-            raise ValueError(
-                f"{name}: dates must have no time zone; got {dates.dtype.time_zone}. Decide which day each "
-                "stamp belongs to, e.g. pl.col('date').dt.convert_time_zone('America/New_York').dt.date()."
-            )
-        day = dates.cast(pl.Date)
-        off = (day.cast(dates.dtype) != dates).fill_null(False)
-        if off.any():
-            raise ValueError(
-                f"{name}: dates must be whole days; got {dates.filter(off)[0]}. A panel has one row a day: "
-                "aggregate to days, then use pl.col('date').dt.date()."
-            )
-        return day
-    raise ValueError(
-        f"{name}: column 'date' must be of type Date; got {dates.dtype}{_example(dates)}. Parse it, e.g. "
-        "pl.col('date').str.to_date('%Y-%m-%d'), or read the file with fints.data.read."
-    )
-
-
-def _cast_asset(assets: pl.Series, name: str) -> pl.Series:
-    if assets.dtype in (pl.String, pl.Categorical, pl.Enum):
-        return assets.cast(pl.String)
-    raise ValueError(
-        f"{name}: column 'asset' must be text; got {assets.dtype}{_example(assets)}. Cast it with "
-        "pl.col('asset').cast(pl.String)."
-    )
-
-
-def _describe(frame: pl.DataFrame, fault: Fault, price: str, name: str) -> str:
-    first = frame[list(fault.rows[:3])]
-    shown = _keys(first, price if fault.kind == "bad_price" else None)
-    count = f" in {len(fault.rows)} rows" if len(fault.rows) > 1 else ""
-    return f"{name}: {fault.found}{count}, first {shown}. {fault.remedy}."
-
-
-def _keys(rows: pl.DataFrame, value: str | None = None) -> str:
-    """Return the first keys as text: (2001-02-03, AAPL), ..."""
-    shown = []
-    for row in rows.head(3).iter_rows(named=True):
-        tail = f" = {row[value]:g}" if value else ""
-        shown.append(f"({row['date']}, {row['asset']}){tail}")
-    return ", ".join(shown)
-
-
-def _missing(name: str, column: str, columns: list[str]) -> str:
-    near = difflib.get_close_matches(column.casefold(), [c.casefold() for c in columns], n=1, cutoff=0.5)
-    hint = ""
-    if near:
-        got = next(c for c in columns if c.casefold() == near[0])
-        hint = f" Is it {got!r}? Rename it{', or say price=' + repr(got) if column not in KEYS else ''}."
-    return f"{name}: a panel needs a column {column!r}; got {', '.join(map(repr, columns)) or 'none'}.{hint}"
-
-
-def _example(values: pl.Series) -> str:
-    known = values.drop_nulls().head(1).to_list()
-    return f", e.g. {known[0]!r}" if known else ""
-
-
-def _not_polars(frame: object) -> str:
-    kind = f"{type(frame).__module__.split('.')[0]}.{type(frame).__name__}"
-    remedy = (
-        "Use pl.from_pandas(frame.reset_index())."
-        if kind.startswith("pandas")
-        else "Give a polars.DataFrame."
-    )
-    if isinstance(frame, pl.LazyFrame):
-        remedy = "Call .collect() first."
-    return f"a panel is made from a polars DataFrame; got {kind}. {remedy}"

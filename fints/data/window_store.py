@@ -40,7 +40,7 @@ BUILDING = ".building-"
 LARGE_MIB = 1024
 SETTING = "FINTS_STORE_FROM_MIB"
 # What the numbers of a store are computed by.
-SOURCES = ("exact.py", "feature_table.py", "features.py", "grid.py", "panel.py", "scaling.py")
+SOURCES = ("exact.py", "feature_table.py", "features.py", "grid.py", "scaling.py", "space.py")
 CHUNK = 1 << 24
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from fints.data.dates import parse_periods
-from fints.data.panel import unpivot
+from fints.data.panel_shapes import unpivot
 from fints.data.readers.asking import Asking
 from fints.data.readers.files import PLACE, Text, collect
 from fints.data.readers.reading import Reading

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from fints.data.dates import parse_dates
-from fints.data.panel import unpivot
+from fints.data.panel_shapes import unpivot
 from fints.data.readers.asking import Asking
 from fints.data.readers.cells import keyed
 from fints.data.readers.files import PLACE, Table, Text, collect

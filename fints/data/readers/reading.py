@@ -8,7 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from fints.data.panel import PERCENT_MEDIAN, Fault, Panel, find_faults, growth_index, normalise
+from fints.data.panel import Panel
+from fints.data.panel_rules import PERCENT_MEDIAN, Fault, find_faults, normalise
+from fints.data.panel_shapes import growth_index
 from fints.data.readers.files import PLACE
 from fints.words import counted
 
@@ -99,7 +101,7 @@ class Reading:
         return isinstance(median, float) and median < PERCENT_MEDIAN
 
     def compounded(self, total_loss: float | None, *, price: str = "close") -> Reading:
-        """Return the reading with a price that grows by its returns (`fints.data.panel.growth_index`).
+        """Return the reading with a price that grows by its returns (`fints.data.panel_shapes.growth_index`).
 
         A simple return of -1 leaves nothing to grow from: `total_loss`, such as -0.99, is written in its
         place if given.
