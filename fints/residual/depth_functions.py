@@ -1,9 +1,13 @@
 """The step of attention over depth of `depth_kernels.cpp` as a differentiable function.
 
 Between two branches such a scheme adds what the first returned to its sources, and attends over them for
-the second. Both happen in one pass. The sources of all sublayers lie in one tensor, reserved at the start;
-a step fills one slot. It returns the tensor for the next one, whose gradient then comes back through
-it, and is taken up in the same pass.
+the second. Both happen in one pass, the norm of the second included. The sources of all sublayers lie in
+one tensor, reserved at the start; a step fills one slot and returns the tensor for the next one.
+
+What comes back through that tensor is no gradient of it but what the later steps leave for the earlier
+ones: each the gradient of its u. A step sums up what its readers send to the one source that it filled, so
+that no source's gradient is written more than once; with it goes what that source gives to the gradients of
+its readers' queries, which therefore are whole only at the first step.
 
 Shapes: B batch, T tokens, D width, s slots, M = B T.
 """
@@ -11,15 +15,17 @@ Shapes: B batch, T tokens, D width, s slots, M = B T.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fints.residual.native import address, kernels
+from fints.residual.native import LANES, address, kernels
+from fints.residual.norm_arguments import NormArguments
 
-__all__ = ["Filled", "Slots", "fill_and_attend", "reserve"]
+__all__ = ["Filled", "Reads", "Step", "fill_and_attend", "planned", "reserve"]
 
 _APART = 5 * 16
 
@@ -28,79 +34,154 @@ class Filled(NamedTuple):
     """Sources so far, and the output that is still to be filled in."""
 
     sources: Tensor
-    """(s, M D and some more)"""
-    scale: Tensor
-    """(s, M): one over the root mean square of each source, no part of the graph."""
+    """(s + 1, M D and some more), as `depth_kernels.cpp` says; the last slot is used on the way back only."""
+    queries: Tensor
+    """(s - 1, D), of the steps 1, 2, ..., times the gain of the keys' norm."""
     y: Tensor
     """(B, T, D)"""
 
 
-class Slots(NamedTuple):
-    """What a step fills and reads."""
+class Reads(NamedTuple):
+    """What a step reads; it fills the slot of its own number."""
 
     chosen: tuple[int, ...]
     """The slots of its sources."""
-    fill: int
-    """The slot that y goes to."""
     grows: bool
-    """Whether the slot before that one is added to y."""
-    normed: bool
-    sigmoid: bool
-    eps: float
+    """Whether the slot before its own is added to y."""
     factor: float
     """What the weighted sum is multiplied by."""
 
 
-def reserve(x: Tensor, count: int) -> Filled:
-    """Return room for `count` sources like x (B, T, D), which is the first to be filled in."""
+class _Reader(ctypes.Structure):
+    _fields_ = (("slot", ctypes.c_int64), ("n", ctypes.c_int64), ("factor", ctypes.c_double))
+
+
+class Step(NamedTuple):
+    """A step among all steps, as the kernels take it."""
+
+    reads: Reads
+    slot: int
+    chosen: ctypes.Array[ctypes.c_int64]
+    readers: ctypes.Array[_Reader]
+    """The steps that read its slot."""
+    handed: bool
+    """Whether the next step adds this one's slot to its own."""
+
+
+def planned(steps: Sequence[Reads]) -> list[Step]:
+    """Return the steps that fill the slots 0, 1, ... and know of each other."""
+    plan = []
+    for slot, reads in enumerate(steps):
+        readers = [
+            _Reader(later, len(steps[later].chosen), steps[later].factor)
+            for later in range(slot, len(steps))
+            if slot in steps[later].chosen
+        ]
+        plan.append(
+            Step(
+                reads=reads,
+                slot=slot,
+                chosen=(ctypes.c_int64 * len(reads.chosen))(*reads.chosen),
+                readers=(_Reader * len(readers))(*readers),
+                handed=slot + 1 < len(steps) and steps[slot + 1].grows,
+            )
+        )
+    return plan
+
+
+def reserve(x: Tensor, queries: Tensor, num_steps: int) -> Filled:
+    """Return room for the sources of all steps, like x (B, T, D), which is the first to be filled in."""
+    # What has one number a token is taken in whole vectors of tokens.
+    lanes = -(-x[..., 0].numel() // LANES) * LANES
     # Slots a power of two apart would have all sources of a token fall into the same lines of the cache.
-    return Filled(x.new_empty(count, x.numel() + _APART), x.new_empty(count, x[..., 0].numel()), x)
+    return Filled(x.new_empty(num_steps + 1, x.numel() + 2 * lanes + _APART), queries, x)
 
 
-def fill_and_attend(filled: Filled, query: Tensor, slots: Slots) -> tuple[Tensor, Tensor]:
-    """Return u = factor * sum_i alpha_i v_i (B, T, D), and the sources with y among them.
+def fill_and_attend(
+    filled: Filled, norm: NormArguments, step: Step, *, normed: bool, eps: float, sigmoid: bool
+) -> tuple[Tensor, Filled]:
+    """Return z = N(u) (B, T, D), u = factor * sum_i alpha_i v_i, and the state with y among its sources.
 
     A state may be stepped from once, or again with the same y, as checkpointing does.
+
+    Parameters
+    ----------
+    filled
+        The state; its `y` is that of the step before, and in the state returned still is.
+    norm
+        N.
+    step
+        Of `planned`.
+    normed
+        Whether keys are normed.
+    eps
+        Of the keys' norm.
+    sigmoid
+        Whether weights are sigmoids of their scores, instead of their softmax.
     """
-    result: tuple[Tensor, Tensor] = _FillAndAttend.apply(*filled, query, slots)
-    return result
-
-
-def _arguments(sources: Tensor, scale: Tensor, width: int, slots: Slots) -> tuple[Any, ...]:
-    n = len(slots.chosen)
-    chosen = (ctypes.c_int64 * n)(*slots.chosen)
-    how = (slots.fill, slots.grows, slots.normed, slots.sigmoid, slots.eps, slots.factor)
-    return scale.shape[1], width, sources.shape[1], chosen, n, *how
+    how = (step, normed, sigmoid, eps, norm.centred, norm.eps)
+    z, sources, queries = _FillAndAttend.apply(*filled, norm.gain, norm.bias, how)
+    return z, Filled(sources, queries, filled.y)
 
 
 class _FillAndAttend(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, sources: Tensor, scale: Tensor, y: Tensor, query: Tensor, slots: Slots
-    ) -> tuple[Tensor, Tensor]:
-        y, query = y.contiguous(), query.contiguous()
-        alpha = y.new_empty(*y.shape[:-1], len(slots.chosen))
-        dots, u = torch.empty_like(alpha), torch.empty_like(y)
-        found = [address(tensor) for tensor in (y, query, sources, scale, alpha, dots, u)]
+        ctx: Any,
+        sources: Tensor,
+        queries: Tensor,
+        y: Tensor,
+        norm_gain: Tensor | None,
+        norm_bias: Tensor | None,
+        how: tuple[Any, ...],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        y = y.contiguous()
+        u, z = torch.empty_like(y), torch.empty_like(y)
+        kept = y.new_empty(*y.shape[:-1], 2)
         kernels().fints_depth(
-            *_arguments(sources, scale, y.shape[-1], slots), *found, torch.get_num_threads()
+            *_arguments(sources, queries, y.shape, norm_gain, norm_bias, how),
+            *(address(tensor) for tensor in (y, sources, u, kept, z)),
+            torch.get_num_threads(),
         )
-        ctx.save_for_backward(sources, scale, query, alpha, dots)
-        ctx.slots, ctx.shape = slots, y.shape
+        ctx.save_for_backward(sources, queries, norm_gain, norm_bias, u, kept)
+        ctx.how = how
         ctx.set_materialize_grads(False)
-        return u, sources
+        return z, sources, queries
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, du: Tensor | None, more: Tensor | None) -> tuple[Tensor | None, ...]:
-        sources, scale, query, alpha, dots = ctx.saved_tensors
-        if du is None and more is None:
-            return None, None, None, None, None
-        # The next step made `more` for this one alone, so it may hold the sum.
-        more = torch.zeros_like(sources) if more is None else more.contiguous()
-        du = sources.new_zeros(ctx.shape) if du is None else du.contiguous()
-        dy, dquery = torch.empty_like(du), torch.zeros_like(query)
-        found = [address(tensor) for tensor in (query, sources, scale, alpha, dots, du, more, dy, dquery)]
-        arguments = _arguments(sources, scale, ctx.shape[-1], ctx.slots)
-        kernels().fints_depth_back(*arguments, *found, torch.get_num_threads())
-        return more, None, dy, dquery, None
+    def backward(
+        ctx: Any, dz: Tensor | None, arrived: Tensor | None, dqueries: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        sources, queries, norm_gain, norm_bias, u, kept = ctx.saved_tensors
+        step = ctx.how[0]
+        # No step comes after the last. What a later one made is for this one alone, and may hold the sum.
+        arrived = torch.empty_like(sources) if arrived is None else arrived
+        dqueries = torch.zeros_like(queries) if dqueries is None else dqueries
+        dz = torch.zeros_like(u) if dz is None else dz.contiguous()
+        dy = torch.empty_like(u)
+        dgain, dbias = (None if each is None else torch.empty_like(each) for each in (norm_gain, norm_bias))
+        kernels().fints_depth_back(
+            *_arguments(sources, queries, u.shape, norm_gain, norm_bias, ctx.how),
+            *(step.readers, len(step.readers), step.handed, len(sources) - 1),
+            *(address(each) for each in (sources, u, kept, dz, arrived, dy, dqueries, dgain, dbias)),
+            torch.get_num_threads(),
+        )
+        return arrived, dqueries, dy, dgain, dbias, None
+
+
+def _arguments(
+    sources: Tensor,
+    queries: Tensor,
+    shape: torch.Size,
+    norm_gain: Tensor | None,
+    norm_bias: Tensor | None,
+    how: tuple[Any, ...],
+) -> tuple[Any, ...]:
+    """Return the first arguments of both passes."""
+    step, normed, sigmoid, eps, centred, norm_eps = how
+    reads, width = step.reads, shape[-1]
+    sizes = (shape.numel() // width, width, sources.shape[1])
+    slots = (step.chosen, len(reads.chosen), step.slot, reads.grows)
+    norm = (address(norm_gain), address(norm_bias), centred, norm_eps)
+    return *sizes, *slots, normed, sigmoid, eps, reads.factor, *norm, address(queries)

@@ -1,12 +1,20 @@
-// Attention over depth on a CPU: each step writes one source and attends over several, in one pass.
+// Attention over depth on a CPU: each step writes one source, attends over several and norms what it read, in one pass.
 //
-// Sources lie in slots that are filled one by one, each with all tokens, `s` numbers apart; one over the root
-// mean square of each is kept beside them. All arrays are float32 and widths are multiples of 16. Sums over tokens are
-// taken by thread, and the threads' sums in their order, so the same number of threads gives the same bits.
+// Sources lie in slots that are filled one by one, `s` numbers apart. A slot has the rows of all tokens, then for each
+// token one over the root mean square of the source, then the logarithm of the sum of exponentials of the scores of
+// the step that filled it.
+//
+// On the way back a step does not add to the gradients of all that it read. It leaves the gradient of u, and the
+// step that wrote a source sums up what its readers, which all ran before, send to it: their weights follow from
+// the source, their query and that logarithm. So the weights are not kept and a gradient is written once.
+//
+// Tokens are taken 16 at a time, a lane each where a token has one number, so that a source is read from memory page
+// by page. What has one number a token has room for `lanes` tokens, a multiple of 16.
+//
+// All arrays are float32 and widths are multiples of 16. Sums over tokens are taken by thread, and the threads'
+// sums in their order, so the same number of threads gives the same bits.
 //
 // Shapes: t tokens, d width, n sources of a step.
-
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,24 +22,16 @@
 #include <cstring>
 #include <vector>
 
+#include "elementary.h"
+#include "norm.h"
+#include "share.h"
 #include "vectors.h"
 
 namespace {
 
-inline float dot(int64_t d, const float* a, const float* b) {
-    Vector sum = {};
-    for (int64_t at = 0; at < d; at += LANES) sum += load(a + at) * load(b + at);
-    return total(sum);
-}
-
-// y += a x
-inline void add(int64_t d, float a, const float* x, float* y) {
-    for (int64_t at = 0; at < d; at += LANES) store(y + at, load(y + at) + a * load(x + at));
-}
-
 // What a step is, beside its arrays.
 struct Step {
-    int64_t t, d, s;  // s: numbers from one slot to the next, at least t d
+    int64_t t, d, s;  // s: numbers from one slot to the next
     const int64_t* chosen;  // the slots of its n sources
     int n;
     int slot;   // where y is written
@@ -39,102 +39,249 @@ struct Step {
     int normed, sigmoid;
     float eps, factor;
     int threads;
+
+    int64_t lanes() const { return padded(t); }
+    // Within a slot: one over the root mean square, and the logarithm of the sum of exponentials.
+    int64_t scale() const { return t * d; }
+    int64_t logarithm() const { return t * d + lanes(); }
 };
 
+// Up to 16 tokens.
+struct Block {
+    int64_t first;
+    int count;
+};
+
+// Calls work(share, block) for each block of each thread's tokens, in their order.
 template <class Work>
-void each_share(const Step& p, const Work& work) {
-    int64_t chunks = std::max<int64_t>(1, std::min<int64_t>(p.threads, p.t / 64));
+void each_block(const Step& p, const Work& work) {
+    const int64_t blocks = p.lanes() / LANES;
+    const int64_t chunks = std::max<int64_t>(1, std::min<int64_t>(p.threads, p.t / GRAIN));
 #pragma omp parallel for num_threads(chunks) schedule(static, 1)
-    for (int64_t c = 0; c < chunks; c++) work(c, p.t * c / chunks, p.t * (c + 1) / chunks);
+    for (int64_t c = 0; c < chunks; c++)
+        for (int64_t at = blocks * c / chunks; at < blocks * (c + 1) / chunks; at++)
+            work(c, Block{at * LANES, int(std::min<int64_t>(LANES, p.t - at * LANES))});
 }
 
-void normalise(const Step& p, float* alpha) {
+// Lane k is the product of the k-th rows of a and b, 0 beyond the last; `step` is 0 where b is one row for all.
+inline Vector products(const Block& block, int64_t d, const float* a, const float* b, int64_t step) {
+    Vector sums[LANES] = {};
+    for (int k = 0; k < block.count; k++) {
+        Vector sum = {};
+        for (int64_t at = 0; at < d; at += LANES) sum += load(a + k * d + at) * load(b + k * step + at);
+        sums[k] = sum;
+    }
+    return sixteen_totals(sums);
+}
+
+inline Vector inverse_root(Vector squares, int64_t d, float eps) {
+    float found[LANES];
+    store(found, squares);
+    for (int k = 0; k < LANES; k++) found[k] = 1.0f / std::sqrt(found[k] / d + eps);
+    return load(found);
+}
+
+// to_k += sum_i weight_ik v_ik for M sources of a block's rows.
+template <int M>
+inline void add_rows(const Block& block, int64_t d, const float* const* v, const float* const* weights, float* to) {
+    // In the function's own variables, which a store cannot be thought to change.
+    const float *rows[M], *of[M];
+    for (int i = 0; i < M; i++) {
+        rows[i] = v[i];
+        of[i] = weights[i];
+    }
+    for (int k = 0; k < block.count; k++) {
+        float weight[M];
+        for (int i = 0; i < M; i++) weight[i] = of[i][k];
+        for (int64_t at = k * d; at < (k + 1) * d; at += LANES) {
+            Vector sum = load(to + at);
+            for (int i = 0; i < M; i++) sum += weight[i] * load(rows[i] + at);
+            store(to + at, sum);
+        }
+    }
+}
+
+inline void add_all_rows(const Block& block, int64_t d, int n, const float* const* v, const float* const* weights,
+                         float* to) {
+    int i = 0;
+    for (; i + 4 <= n; i += 4) add_rows<4>(block, d, v + i, weights + i, to);
+    for (; i < n; i++) add_rows<1>(block, d, v + i, weights + i, to);
+}
+
+// Weights from n scores of 16 tokens, and the logarithm of the sum of exponentials.
+inline Vector normalise(const Step& p, Vector* alpha) {
+    Vector most = alpha[0], sum = {};
     if (p.sigmoid) {
-        for (int i = 0; i < p.n; i++) alpha[i] = 1.0f / (1.0f + std::exp(-alpha[i]));
-        return;
+        for (int i = 0; i < p.n; i++) alpha[i] = logistic(alpha[i]);
+        return sum;
     }
-    float most = *std::max_element(alpha, alpha + p.n), sum = 0.0f;
-    for (int i = 0; i < p.n; i++) sum += alpha[i] = std::exp(alpha[i] - most);
-    for (int i = 0; i < p.n; i++) alpha[i] /= sum;
+    for (int i = 1; i < p.n; i++) most = largest(most, alpha[i]);
+    for (int i = 0; i < p.n; i++) sum += alpha[i] = exponential(alpha[i] - most);
+    const Vector share = 1.0f / sum;
+    for (int i = 0; i < p.n; i++) alpha[i] *= share;
+    return most + logarithm(sum);
 }
 
-void attend(const Step& p, const float* y, const float* query, float* sources, float* scale, float* alpha,
-            float* dots, float* u) {
-    each_share(p, [&](int64_t, int64_t first, int64_t last) {
-        for (int64_t k = first; k < last; k++) {
-            float *v = sources + k * p.d, *r = scale + k;
-            float *fresh = v + p.slot * p.s, *a = alpha + k * p.n, *z = dots + k * p.n, *h = u + k * p.d;
-            std::memcpy(fresh, y + k * p.d, 4 * p.d);
-            if (p.grows) add(p.d, 1.0f, fresh - p.s, fresh);
-            r[p.slot * p.t] = p.normed ? 1.0f / std::sqrt(dot(p.d, fresh, fresh) / p.d + p.eps) : 1.0f;
-            if (p.n == 1) {
-                std::memcpy(h, v + p.chosen[0] * p.s, 4 * p.d);
-                continue;
-            }
-            for (int i = 0; i < p.n; i++) {
-                z[i] = dot(p.d, v + p.chosen[i] * p.s, query);
-                a[i] = z[i] * r[p.chosen[i] * p.t];
-            }
-            normalise(p, a);
-            for (int64_t at = 0; at < p.d; at += LANES) {
-                Vector sum = {};
-                for (int i = 0; i < p.n; i++) sum += a[i] * load(v + p.chosen[i] * p.s + at);
-                store(h + at, p.factor * sum);
-            }
+// Weights of several sources for a block, by address too.
+struct Weights {
+    std::vector<Vector> values;
+    std::vector<const float*> rows, weights;
+
+    explicit Weights(int64_t n) : values(n), rows(n), weights(n) {
+        for (int64_t i = 0; i < n; i++) weights[i] = reinterpret_cast<const float*>(&values[i]);
+    }
+};
+
+void attend(const Step& p, const Norm& norm, const float* y, const float* query, float* sources, float* u, float* kept,
+            float* z) {
+    const int64_t d = p.d;
+    each_block(p, [&](int64_t, const Block& block) {
+        Weights all(p.n);
+        float *slot = sources + p.slot * p.s, *fresh = slot + block.first * d, *h = u + block.first * d;
+        const float* added = y + block.first * d;
+        for (int64_t at = 0; at < block.count * d; at += LANES) {
+            Vector each = load(added + at);
+            if (p.grows) each += load(fresh - p.s + at);
+            store(fresh + at, each);
         }
+        Vector r = fill(1.0f);
+        if (p.normed) r = inverse_root(products(block, d, fresh, fresh, d), d, p.eps);
+        store(slot + p.scale() + block.first, r);
+        for (int i = 0; i < p.n; i++) all.rows[i] = sources + p.chosen[i] * p.s + block.first * d;
+        if (p.n == 1) {
+            std::memcpy(h, all.rows[0], sizeof(float) * block.count * d);
+        } else {
+            for (int i = 0; i < p.n; i++)
+                all.values[i] = products(block, d, all.rows[i], query, 0) *
+                                load(sources + p.chosen[i] * p.s + p.scale() + block.first);
+            store(slot + p.logarithm() + block.first, normalise(p, all.values.data()));
+            for (int i = 0; i < p.n; i++) all.values[i] *= p.factor;
+            std::memset(h, 0, sizeof(float) * block.count * d);
+            add_all_rows(block, d, p.n, all.rows.data(), all.weights.data(), h);
+        }
+        for (int k = 0; k < block.count; k++)
+            norm_row(norm, d, h + k * d, kept + 2 * (block.first + k), z + (block.first + k) * d);
     });
 }
 
-// `more` holds the gradient of all slots so far and takes up this step's.
-void attend_back(const Step& p, const float* query, const float* sources, const float* scale, const float* alpha,
-                 const float* dots, const float* du, float* more, float* dy, float* dquery) {
-    // In float32 a long sum would lose digits: only a few tokens are added up in it.
-    std::vector<double> partial(p.d * std::max(1, p.threads), 0.0);
-    each_share(p, [&](int64_t share, int64_t first, int64_t last) {
-        std::vector<float> ds(p.n), few(p.d, 0.0f);
-        float* dq = few.data();
-        for (int64_t k = first; k < last; k++) {
-            const float *v = sources + k * p.d, *r = scale + k, *g = du + k * p.d;
-            const float *a = alpha + k * p.n, *z = dots + k * p.n;
-            float* dv = more + k * p.d;
-            if (p.n == 1) add(p.d, 1.0f, g, dv + p.chosen[0] * p.s);
-            if (p.n > 1) {
-                float mean = 0.0f;
-                for (int i = 0; i < p.n; i++) {
-                    ds[i] = p.factor * dot(p.d, v + p.chosen[i] * p.s, g);
-                    mean += a[i] * ds[i];
-                }
-                for (int i = 0; i < p.n; i++) {
-                    const int64_t j = p.chosen[i];
-                    const float slope = a[i] * (p.sigmoid ? (1.0f - a[i]) * ds[i] : ds[i] - mean);
-                    const float rj = r[j * p.t], of_query = slope * rj, of_g = p.factor * a[i];
-                    const float of_v = p.normed ? -slope * z[i] * rj * rj * rj / p.d : 0.0f;
-                    const float* vj = v + j * p.s;
-                    float* dvj = dv + j * p.s;
-                    for (int64_t at = 0; at < p.d; at += LANES) {
-                        const Vector x = load(vj + at);
-                        store(dvj + at,
-                              load(dvj + at) + of_g * load(g + at) + of_query * load(query + at) + of_v * x);
-                        store(dq + at, load(dq + at) + of_query * x);
-                    }
-                }
-            }
-            // The steps after this one have added theirs, so the gradient of this slot is whole.
-            const float* fresh = dv + p.slot * p.s;
-            std::memcpy(dy + k * p.d, fresh, 4 * p.d);
-            if (p.grows) add(p.d, 1.0f, fresh, dv + (p.slot - 1) * p.s);
-            if ((k - first) % 16 == 15 || k + 1 == last)
-                for (int64_t j = 0; j < p.d; j++) {
-                    partial[share * p.d + j] += dq[j];
-                    dq[j] = 0.0f;
-                }
+// A step that read the source which this one wrote.
+struct Reader {
+    int64_t slot, n;
+    double factor;
+};
+
+// What steps leave for the steps before them: in the slot of each the gradient of its u, and behind the rows for
+// each token the product of both. Behind the last of `slots` lies the gradient of the latest source.
+struct Left {
+    float* arrived;
+    int64_t slots;
+};
+
+// sum_k weight_k v_k of a block's rows
+inline void sum_of_rows(const Block& block, int64_t d, const float* v, const float* weights, double* to) {
+    constexpr int WIDE = 4;
+    for (int64_t start = 0; start < d; start += WIDE * LANES) {
+        const int width = int(std::min<int64_t>(WIDE, (d - start) / LANES));
+        Vector sums[WIDE] = {};
+        for (int k = 0; k < block.count; k++) {
+            const float* row = v + k * d + start;
+            if (width == WIDE)
+                for (int j = 0; j < WIDE; j++) sums[j] += weights[k] * load(row + j * LANES);
+            else
+                for (int j = 0; j < width; j++) sums[j] += weights[k] * load(row + j * LANES);
         }
-    });
-    for (int64_t j = 0; j < p.d; j++) {
-        double sum = 0.0;
-        for (int c = 0; c < std::max(1, p.threads); c++) sum += partial[c * p.d + j];
-        dquery[j] = static_cast<float>(sum);
+        for (int j = 0; j < width; j++)
+            for (int lane = 0; lane < LANES; lane++) to[start + j * LANES + lane] += sums[j][lane];
     }
+}
+
+// dv of a block of the source that the step wrote; adds what the source gives to the gradients of its readers'
+// queries to `dqueries` (count, d).
+inline void gather(const Step& p, const Left& left, const Reader* readers, int count, const float* queries,
+                   const float* sources, const Block& block, Weights& of_u, Weights& of_query, float* dv,
+                   double* dqueries) {
+    const int64_t d = p.d;
+    const float *slot = sources + p.slot * p.s, *v = slot + block.first * d;
+    const Vector r = load(slot + p.scale() + block.first);
+    Vector slope = {};
+    for (int k = 0; k < count; k++) {
+        const Reader& reader = readers[k];
+        const float* du = left.arrived + reader.slot * p.s;
+        of_u.rows[k] = du + block.first * d;
+        of_u.values[k] = fill(1.0f);
+        of_query.values[k] = Vector{};
+        if (reader.n == 1) continue;
+        const float factor = float(reader.factor), *query = queries + (reader.slot - 1) * d;
+        const Vector product = products(block, d, v, query, 0);
+        const Vector along = factor * products(block, d, v, of_u.rows[k], d);
+        Vector a, slope_of_score;
+        if (p.sigmoid) {
+            a = logistic(product * r);
+            slope_of_score = a * (1.0f - a) * along;
+        } else {
+            a = exponential(product * r - load(sources + reader.slot * p.s + p.logarithm() + block.first));
+            slope_of_score = a * (along - load(du + p.scale() + block.first));
+        }
+        const Vector to_query = slope_of_score * r;
+        slope += to_query * product;
+        of_u.values[k] = factor * a;
+        of_query.values[k] = to_query;
+        of_query.rows[k] = query;
+        sum_of_rows(block, d, v, of_query.weights[k], dqueries + k * d);
+    }
+    std::memset(dv, 0, sizeof(float) * block.count * d);
+    add_all_rows(block, d, count, of_u.rows.data(), of_u.weights.data(), dv);
+    float slopes[LANES] = {};
+    if (p.normed) store(slopes, slope * r * r / float(d));
+    for (int64_t at = 0; at < d; at += LANES) {
+        Vector sums[LANES] = {};
+        for (int k = 0; k < count; k++) {
+            if (readers[k].n == 1) continue;
+            const Vector query = load(of_query.rows[k] + at);
+            const float* weights = of_query.weights[k];
+            for (int token = 0; token < LANES; token++) sums[token] += weights[token] * query;
+        }
+        for (int k = 0; k < block.count; k++) {
+            float* to = dv + k * d + at;
+            store(to, load(to) + sums[k] - slopes[k] * load(v + k * d + at));
+        }
+    }
+}
+
+// dy, and what the step adds to the gradients of the queries and of the norm. `handed` says whether the next step
+// added this one's source to its own.
+void attend_back(const Step& p, const Norm& norm, const float* queries, const float* sources, const float* u,
+                 const float* kept, const float* dz, const Reader* readers, int count, int handed, const Left& left,
+                 float* dy, float* dqueries, float* dnorm_gain, float* dnorm_bias) {
+    // In float32 a long sum would lose digits: only a block's tokens are added up in it.
+    const int64_t d = p.d, size = (2 + count) * d;
+    std::vector<double> partial(size * std::max(1, p.threads), 0.0);
+    each_block(p, [&](int64_t share, const Block& block) {
+        Weights of_u(count), of_query(count);
+        std::vector<float> few(2 * d, 0.0f);
+        double* own_sums = partial.data() + share * size;
+        const int64_t rows = block.first * d;
+        float *slot = left.arrived + p.slot * p.s, *du = slot + rows;
+        for (int k = 0; k < block.count; k++)
+            norm_row_back(norm, d, u + rows + k * d, kept + 2 * (block.first + k), dz + rows + k * d, du + k * d,
+                          few.data(), few.data() + d);
+        store(slot + p.scale() + block.first, products(block, d, u + rows, du, d));
+        float *own = dy + rows, *latest = left.arrived + left.slots * p.s + rows;
+        gather(p, left, readers, count, queries, sources, block, of_u, of_query, own, own_sums + 2 * d);
+        if (handed)
+            for (int64_t at = 0; at < block.count * d; at += LANES) store(own + at, load(own + at) + load(latest + at));
+        if (p.grows) std::memcpy(latest, own, sizeof(float) * block.count * d);
+        for (int64_t j = 0; j < 2 * d; j++) own_sums[j] += few[j];
+    });
+    for (int64_t c = 1; c < std::max(1, p.threads); c++)
+        for (int64_t j = 0; j < size; j++) partial[j] += partial[c * size + j];
+    for (int64_t f = 0; f < d; f++) {
+        if (norm.gain) dnorm_gain[f] = float(partial[f]);
+        if (norm.bias) dnorm_bias[f] = float(partial[d + f]);
+    }
+    for (int k = 0; k < count; k++)
+        for (int64_t f = 0; readers[k].n > 1 && f < d; f++)
+            dqueries[(readers[k].slot - 1) * d + f] += float(partial[(2 + k) * d + f]);
 }
 
 }  // namespace
@@ -142,18 +289,24 @@ void attend_back(const Step& p, const float* query, const float* sources, const 
 extern "C" {
 
 void fints_depth(int64_t t, int64_t d, int64_t s, const int64_t* chosen, int n, int slot, int grows, int normed,
-                 int sigmoid, float eps, float factor, const float* y, const float* query, float* sources,
-                 float* scale, float* alpha, float* dots, float* u, int threads) {
-    attend({t, d, s, chosen, n, slot, grows, normed, sigmoid, eps, factor, threads}, y, query, sources, scale,
-           alpha, dots, u);
+                 int sigmoid, float eps, float factor, const float* norm_gain, const float* norm_bias, int centred,
+                 float norm_eps, const float* queries, const float* y, float* sources, float* u, float* kept,
+                 float* z, int threads) {
+    const Step p{t, d, s, chosen, n, slot, grows, normed, sigmoid, eps, factor, threads};
+    const float* query = n > 1 ? queries + (slot - 1) * d : nullptr;
+    attend(p, {norm_gain, norm_bias, centred, norm_eps}, y, query, sources, u, kept, z);
 }
 
 void fints_depth_back(int64_t t, int64_t d, int64_t s, const int64_t* chosen, int n, int slot, int grows,
-                      int normed, int sigmoid, float eps, float factor, const float* query, const float* sources,
-                      const float* scale, const float* alpha, const float* dots, const float* du, float* more,
-                      float* dy, float* dquery, int threads) {
-    attend_back({t, d, s, chosen, n, slot, grows, normed, sigmoid, eps, factor, threads}, query, sources, scale,
-                alpha, dots, du, more, dy, dquery);
+                      int normed, int sigmoid, float eps, float factor, const float* norm_gain,
+                      const float* norm_bias, int centred, float norm_eps, const float* queries, const void* readers,
+                      int count, int handed, int64_t slots, const float* sources, const float* u, const float* kept,
+                      const float* dz, float* arrived, float* dy, float* dqueries, float* dnorm_gain,
+                      float* dnorm_bias, int threads) {
+    const Step p{t, d, s, chosen, n, slot, grows, normed, sigmoid, eps, factor, threads};
+    attend_back(p, {norm_gain, norm_bias, centred, norm_eps}, queries, sources, u, kept, dz,
+                static_cast<const Reader*>(readers), count, handed, {arrived, slots}, dy, dqueries, dnorm_gain,
+                dnorm_bias);
 }
 
 }  // extern "C"

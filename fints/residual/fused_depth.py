@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from fints.residual.attention_residuals import AttentionResiduals, BlockAttentionResiduals
 from fints.residual.base import Branch, full_precision
-from fints.residual.depth_functions import Filled, Slots, fill_and_attend, reserve
+from fints.residual.depth_functions import Filled, Reads, fill_and_attend, planned, reserve
 from fints.residual.native import LANES
+from fints.residual.norm_arguments import NormArguments, norm_arguments
 from fints.residual.state_attention import StateAttention
 
 __all__ = ["FusedDepth"]
@@ -21,11 +23,12 @@ class FusedDepth:
     Parameters
     ----------
     scheme : AttentionResiduals, BlockAttentionResiduals or StateAttention
-        Its parameters and options are read at every step; nothing is copied.
+        Its parameters are read in every pass; nothing is copied.
     """
 
     def __init__(self, scheme: AttentionResiduals | BlockAttentionResiduals | StateAttention) -> None:
         self.scheme = scheme
+        self.steps = planned([self._reads(layer) for layer in range(scheme.num_sublayers + 1)])
 
     def fits(self) -> bool:
         """Return whether the kernels are made for the scheme's sizes and options."""
@@ -34,43 +37,44 @@ class FusedDepth:
 
     def open(self, x: Tensor) -> Filled:
         """Return room for all sources, x being the first to be filled in."""
-        return reserve(x, self.scheme.num_sublayers + 1)
+        return reserve(x, self._all_queries(x), len(self.steps))
 
     def step(self, filled: Filled, layer: int, branch: Branch) -> Filled:
         """Return the state after sublayer `layer`."""
-        u, sources = self._attend(Filled(*filled), layer)
-        y = branch(self.scheme.norms[layer](u))
-        return Filled(sources, filled[1], y.to(sources.dtype))
+        z, filled = self._attend(Filled(*filled), layer, norm_arguments(self.scheme.norms[layer]))
+        return filled._replace(y=branch(z).to(filled.sources.dtype))
 
     def close(self, filled: Filled, layer: int) -> Tensor:
         """Return N(u)."""
-        z: Tensor = self.scheme.final_norm(self._attend(Filled(*filled), layer)[0])
-        return z
+        return self._attend(Filled(*filled), layer, norm_arguments(self.scheme.final_norm))[0]
 
-    def _attend(self, filled: Filled, layer: int) -> tuple[Tensor, Tensor]:
+    def _attend(self, filled: Filled, layer: int, norm: NormArguments) -> tuple[Tensor, Filled]:
         queries = self.scheme.queries
         with full_precision(filled.sources):
-            if layer == 0:
-                query = filled.y.new_zeros(filled.y.shape[-1])
-            else:
-                query = queries.w[layer - 1]
-                query = query * queries.gain[layer - 1] if queries.normed else query
-            return fill_and_attend(filled, query, self._slots(layer))
+            return fill_and_attend(
+                filled,
+                norm,
+                self.steps[layer],
+                normed=queries.normed,
+                eps=queries.eps,
+                sigmoid=queries.normaliser == "sigmoid",
+            )
 
-    def _slots(self, layer: int) -> Slots:
-        scheme, queries = self.scheme, self.scheme.queries
+    def _all_queries(self, x: Tensor) -> Tensor:
+        """Return the queries of the layers 1 ... L with their gains (L, D)."""
+        queries = self.scheme.queries
+        if not len(queries.w):
+            return x.new_empty(0, x.shape[-1])
+        w = torch.stack(list(queries.w))
+        return w * torch.stack(list(queries.gain)) if queries.normed else w
+
+    def _reads(self, layer: int) -> Reads:
+        scheme = self.scheme
         block_size = scheme.block_size if isinstance(scheme, BlockAttentionResiduals) else 1
-        all_slots = list(range(0, layer + 1, block_size))
+        slots = list(range(0, layer + 1, block_size))
         if layer % block_size:
-            all_slots.append(layer)
-        chosen = tuple(all_slots[i] for i in queries.seen(len(all_slots)))
+            slots.append(layer)
+        chosen = tuple(slots[i] for i in scheme.queries.seen(len(slots)))
         within_block = layer > 0 and (layer - 1) % block_size > 0
-        return Slots(
-            chosen=chosen,
-            fill=layer,
-            grows=within_block or (layer > 0 and isinstance(scheme, StateAttention)),
-            normed=queries.normed,
-            sigmoid=queries.normaliser == "sigmoid",
-            eps=queries.eps,
-            factor=scheme.scale(len(chosen)),
-        )
+        grows = within_block or (layer > 0 and isinstance(scheme, StateAttention))
+        return Reads(chosen, grows, scheme.scale(len(chosen)))

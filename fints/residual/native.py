@@ -45,7 +45,7 @@ _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ct
 # Of every function but the first argument, t; the last is the number of threads.
 _WRITE = [_LONG, _INT, *[_POINTER] * 3, _LONG]
 _ATTENTION = [_LONG, _INT, _INT, *[_POINTER] * 2, _LONG, *[_POINTER] * 2]
-_DEPTH = [_LONG, _LONG, _POINTER, *[_INT] * 5, _FLOAT, _FLOAT]
+_DEPTH = [_LONG, _LONG, _POINTER, *[_INT] * 5, _FLOAT, _FLOAT, *[_POINTER] * 2, _INT, _FLOAT, _POINTER]
 _FRAC = [*_WRITE, *[_POINTER] * 10, _INT, _FLOAT, _FLOAT]
 _GATED = [_LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 2]
 _GATED += [_INT, _FLOAT, _FLOAT, *[_POINTER] * 2, _INT, _FLOAT]
@@ -58,8 +58,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "fints_gelu_back": [_LONG, *[_POINTER] * 4],
     "fints_attention": [*_ATTENTION, *[_POINTER] * 2],
     "fints_attention_back": [*_ATTENTION, *[_POINTER] * 5],
-    "fints_depth": [*_DEPTH, *[_POINTER] * 7],
-    "fints_depth_back": [*_DEPTH, *[_POINTER] * 9],
+    "fints_depth": [*_DEPTH, *[_POINTER] * 5],
+    "fints_depth_back": [*_DEPTH, _POINTER, _INT, _INT, _LONG, *[_POINTER] * 9],
     "fints_frac": [*_FRAC, *[_POINTER] * 6],
     "fints_frac_back": [*_FRAC, *[_POINTER] * 19],
     "fints_gated": [*_GATED, *[_POINTER] * 5],

@@ -34,7 +34,7 @@ inline Vector sixteen_totals(const Vector* v) {
 }
 
 // How many floats `totals` writes for K sums.
-constexpr int padded(int k) { return (k + LANES - 1) / LANES * LANES; }
+constexpr int64_t padded(int64_t k) { return (k + LANES - 1) / LANES * LANES; }
 
 // The totals of K vectors, in their order.
 template <int K>

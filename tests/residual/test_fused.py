@@ -46,7 +46,7 @@ def drawn(name: str, options: dict[str, Any], width: int, norm: str = "layer_nor
 
 
 def tokens(width: int) -> Tensor:
-    """240 tokens: more than one thread has a share, and no share is a multiple of 16."""
+    """240 tokens: more than one thread has a share."""
     return torch.randn(12, 20, width, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
 

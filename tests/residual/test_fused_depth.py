@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,10 +26,12 @@ CASES = [
 ]
 
 
-def scheme_and_branches(name: str, options: dict) -> tuple[nn.Module, list[nn.Module]]:
+def scheme_and_branches(
+    name: str, options: dict, *, width: int = WIDTH, norm: str = "layer_norm"
+) -> tuple[nn.Module, list[nn.Module]]:
     generator = torch.Generator().manual_seed(0)
-    scheme = build_residual(name, options, width=WIDTH, num_sublayers=NUM_SUBLAYERS)
-    branches = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(NUM_SUBLAYERS)]
+    scheme = build_residual(name, options, width=width, num_sublayers=NUM_SUBLAYERS, norm=norm)
+    branches = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(NUM_SUBLAYERS)]
     for module in (scheme, *branches):
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=0.3, generator=generator)
@@ -42,6 +46,24 @@ def passed(form, branches, x: Tensor, *, checkpointed: bool = False) -> Tensor:
         else:
             state = form.step(state, layer, branch)
     return form.close(state, len(branches))
+
+
+def agree(scheme: nn.Module, branches: list[nn.Module], x: Tensor, *, checkpointed: bool = False) -> None:
+    """Hold the fused pass and its gradients to the plain ones in float64."""
+    form = fused(scheme)
+    assert isinstance(form, FusedDepth)
+    everything = nn.ModuleList([scheme, *branches])
+    exact = copy.deepcopy(everything).double()
+    results = []
+    for first, net, start, recompute in (
+        (exact[0], exact, x.detach().double().requires_grad_(), False),
+        (form, everything, x, checkpointed),
+    ):
+        z = passed(first, net[1:], start, checkpointed=recompute)
+        results.append([z, *torch.autograd.grad(z.pow(3).mean(), [start, *net.parameters()])])
+    for plain, ours in zip(*results, strict=True):
+        scale = plain.abs().max().item()
+        assert_close(ours.double(), plain, rtol=0, atol=1e-5 * scale)
 
 
 @pytest.fixture
@@ -63,17 +85,15 @@ def _threads(request):
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_the_fused_pass_is_the_plain_one_and_so_are_its_gradients(x, name, options, checkpointed):
-    scheme, branches = scheme_and_branches(name, options)
-    form = fused(scheme)
-    assert isinstance(form, FusedDepth)
-    wanted = [x, *scheme.parameters(), *nn.ModuleList(branches).parameters()]
-    results = []
-    for each, recompute in ((scheme, False), (form, checkpointed)):
-        z = passed(each, branches, x, checkpointed=recompute)
-        results.append([z, *torch.autograd.grad(z.pow(3).mean(), wanted)])
-    for plain, ours in zip(*results, strict=True):
-        scale = plain.abs().max().item()
-        assert_close(ours, plain, rtol=0, atol=1e-5 * scale)
+    agree(*scheme_and_branches(name, options), x, checkpointed=checkpointed)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("tokens", [1, 16, 35])
+@pytest.mark.parametrize("width", [16, 80, 144])
+def test_any_number_of_tokens_and_any_width_of_whole_vectors_will_do(width, tokens, norm):
+    x = torch.randn(tokens, 1, width, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    agree(*scheme_and_branches("block_attention_residuals", {"block_size": 3}, width=width, norm=norm), x)
 
 
 def test_a_branch_that_ignores_its_input_cuts_no_gradient(x):
