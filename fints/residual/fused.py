@@ -29,7 +29,7 @@ from fints.residual.hyper_connections import DynamicHyperConnections, StaticHype
 from fints.residual.manifold import ITERATIONS, ManifoldHyperConnections
 from fints.residual.native import LANES, MOST_STREAMS
 from fints.residual.state_attention import StateAttention
-from fints.residual.stream_functions import Maps, Pending, manifold_gates, write_and_map, write_and_read
+from fints.residual.stream_functions import Maps, Pending, write_and_gate, write_and_map, write_and_read
 from fints.residual.streams import copies
 
 __all__ = ["Fused", "fused"]
@@ -102,11 +102,14 @@ class _Dynamic(Fused):
 class _Manifold(Fused):
     def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         scheme: ManifoldHyperConnections = self.scheme
-        _, streams = write_and_read(pending, None)
-        logits = scheme.logits(streams, layer)
-        weights, next_weights = manifold_gates(logits, scheme.num_streams, ITERATIONS)
-        u, streams = write_and_read(Pending(streams), weights)
-        return u, next_weights, streams
+        return write_and_gate(
+            pending,
+            scheme.phi[layer],
+            scheme.alpha[layer],
+            scheme.b[layer],
+            eps=scheme.norm_eps,
+            iterations=ITERATIONS,
+        )
 
 
 _FORMS: dict[type[Residual[Any]], type[Fused]] = {

@@ -64,7 +64,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "fints_frac_back": [*_FRAC, *[_POINTER] * 19],
     "fints_gated": [*_GATED, *[_POINTER] * 5],
     "fints_gated_back": [*_GATED, *[_POINTER] * 12],
-    "fints_manifold": [_INT, _POINTER, _INT, *[_POINTER] * 5],
+    "fints_manifold": [*_WRITE, *[_POINTER] * 3, _FLOAT, _INT, *[_POINTER] * 6],
+    "fints_manifold_back": [*_WRITE, *[_POINTER] * 3, _FLOAT, _INT, *[_POINTER] * 10],
 }
 
 

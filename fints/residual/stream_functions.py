@@ -1,4 +1,4 @@
-"""The stream operations of `stream_kernels.cpp` as differentiable functions.
+"""The stream operations of `stream_kernels.cpp` and `manifold_kernels.cpp` as differentiable functions.
 
 Between two branches a scheme of streams writes what the first returned and reads what the second gets.
 Both happen in one pass over the streams: so a state is the streams *before* the last write, and the
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fints.residual.native import address, kernels
+from fints.residual.native import LANES, address, kernels
 
-__all__ = ["Maps", "Pending", "manifold_gates", "write_and_map", "write_and_read"]
+__all__ = ["Maps", "Pending", "write_and_gate", "write_and_map", "write_and_read"]
 
 
 class Pending(NamedTuple):
@@ -69,9 +69,18 @@ def write_and_map(
     return result
 
 
-def manifold_gates(logits: Tensor, num_streams: int, iterations: int) -> tuple[Tensor, Tensor]:
-    """Return sigmoid(p) (B, T, n) and [Sinkhorn(r)^T ; 2 sigmoid(q)] (B, T, n + 1, n) of [p | q | r]."""
-    result: tuple[Tensor, Tensor] = _ManifoldGates.apply(logits, num_streams, iterations)
+def write_and_gate(
+    pending: Pending, phi: Tensor, scales: Tensor, b: Tensor, *, eps: float, iterations: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return u = sigmoid(p) H, the weights [Sinkhorn(r)^T ; 2 sigmoid(q)] (B, T, n + 1, n), and H.
+
+    ::
+
+        [p | q | r] = scales * (vec H phi) / rms(vec H) + b
+
+    with phi (n D, 2 n + n^2) and one of the three scales each for p, q and r.
+    """
+    result: tuple[Tensor, Tensor, Tensor] = _WriteAndGate.apply(*pending, phi, scales, b, eps, iterations)
     return result
 
 
@@ -225,28 +234,66 @@ class _WriteAndMap(torch.autograd.Function):
         )
 
 
-class _ManifoldGates(torch.autograd.Function):
+class _WriteAndGate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, n: int, iterations: int) -> tuple[Tensor, Tensor]:
-        logits = logits.contiguous()
-        read = logits.new_empty(*logits.shape[:-1], n)
-        write = logits.new_empty(*logits.shape[:-1], n + 1, n)
-        tokens = logits.numel() // logits.shape[-1]
-        where = (address(read), address(write), None, None, None)
-        kernels().fints_manifold(tokens, n, address(logits), iterations, *where, torch.get_num_threads())
-        ctx.save_for_backward(logits)
-        ctx.n, ctx.iterations = n, iterations
-        return read, write
+    def forward(
+        ctx: Any,
+        streams: Tensor,
+        y: Tensor | None,
+        weights: Tensor | None,
+        phi: Tensor,
+        scales: Tensor,
+        b: Tensor,
+        eps: float,
+        iterations: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        streams = streams.contiguous()
+        y, weights = _contiguous(y), _contiguous(weights)
+        maps = phi.contiguous(), scales.contiguous(), b.contiguous()
+        *lead, n, width = streams.shape
+        # In sixteens of tokens and of logits.
+        rows = -(-streams.numel() // (n * width * LANES)) * LANES
+        products = streams.new_empty(rows, -(-b.numel() // LANES) * LANES)
+        inverse = streams.new_empty(rows)
+        read = streams.new_empty(*lead, n)
+        next_weights = streams.new_empty(*lead, n + 1, n)
+        written = streams if y is None else torch.empty_like(streams)
+        u = streams.new_empty(*lead, width)
+        kernels().fints_manifold(
+            *_write(streams, y, weights),
+            *(address(each) for each in maps),
+            eps,
+            iterations,
+            *(address(each) for each in (products, inverse, read, next_weights, written, u)),
+            torch.get_num_threads(),
+        )
+        ctx.save_for_backward(streams, y, weights, *maps, products, inverse, read)
+        ctx.eps, ctx.iterations = eps, iterations
+        ctx.set_materialize_grads(False)
+        return u, next_weights, written
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dread: Tensor, dwrite: Tensor) -> tuple[Tensor, None, None]:
-        (logits,) = ctx.saved_tensors
-        dlogits = torch.empty_like(logits)
-        tokens = logits.numel() // logits.shape[-1]
-        dread, dwrite = dread.contiguous(), dwrite.contiguous()
-        where = (None, None, address(dread), address(dwrite), address(dlogits))
-        kernels().fints_manifold(
-            tokens, ctx.n, address(logits), ctx.iterations, *where, torch.get_num_threads()
+    def backward(
+        ctx: Any, du: Tensor | None, dnext: Tensor | None, more: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        streams, y, weights, phi, scales, b, products, inverse, read = ctx.saved_tensors
+        *lead, n, width = streams.shape
+        du = streams.new_zeros(*lead, width) if du is None else du.contiguous()
+        dnext = streams.new_zeros(*lead, n + 1, n) if dnext is None else dnext.contiguous()
+        more = _contiguous(more)
+        found = _Gradients(streams, y, weights, more)
+        sizes = [phi.numel(), b.numel(), scales.numel()]
+        sums = streams.new_empty(sum(sizes))
+        kernels().fints_manifold_back(
+            *_write(streams, y, weights),
+            *(address(each) for each in (phi, scales, b)),
+            ctx.eps,
+            ctx.iterations,
+            *(address(each) for each in (products, inverse, read, du, dnext, more)),
+            *found.addresses(),
+            address(sums),
+            torch.get_num_threads(),
         )
-        return dlogits, None, None
+        dphi, db, dscales = sums.split(sizes)
+        return *found.tensors(), dphi.view(b.numel(), -1).t(), dscales, db, None, None

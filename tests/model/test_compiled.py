@@ -85,6 +85,13 @@ def test_fused_streams_equal_plain_ones_for_any_number(some, x, residual, num_st
     agree(network, fast, x)
 
 
+@pytest.mark.parametrize("residual", STREAMS)
+@pytest.mark.parametrize("windows, tokens", [(1, 1), (3, 7), (4, 8)])
+def test_fused_streams_equal_plain_ones_for_any_number_of_tokens(some, x, residual, windows, tokens):
+    network = some(residual=residual)
+    agree(network, network.compiled(), x[:windows, :tokens])
+
+
 @pytest.mark.parametrize("width", [16, 48, 144])
 def test_fused_streams_equal_plain_ones_at_any_width(some, x, width):
     network = some(residual="dynamic_hyper_connections", residual_options={"tanh": False}, width=width)
