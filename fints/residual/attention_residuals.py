@@ -172,8 +172,8 @@ class BlockAttentionResiduals(AttendsOverDepth):
     Notes
     -----
     Source: Kimi Team 2026, arXiv 2603.15031.
-    Departures: those of `AttentionResiduals`. All sources are normalised in one softmax; the paper's two
-    phases, which give the same numbers, save reads of memory that a few sources do not need.
+    Departures: those of `AttentionResiduals`. The step here is one softmax over all sources; the fused pass
+    takes the paper's two phases (`fints.residual.two_phase`), which give the same numbers.
     Parameters per sublayer beyond the branch's norm: as in `AttentionResiduals`.
     """
 

@@ -4,6 +4,10 @@ Between two branches such a scheme adds what the first returned to its sources, 
 the second. Both happen in one pass, the norm of the second included. The sources of all sublayers lie in
 one tensor, reserved at the start; a step fills one slot and returns the tensor for the next one.
 
+Steps that follow one another form groups. The first of a group reads the sources that its steps have in
+common for all of them, and each later one merges what that gave with the sources that came since: the two
+phases of Kimi Team 2026 (arXiv 2603.15031), whose equation is `fints.residual.two_phase`.
+
 What comes back through that tensor is no gradient of it but what the later steps leave for the earlier
 ones: each the gradient of its u. A step sums up what its readers send to the one source that it filled, so
 that no source's gradient is written more than once; with it goes what that source gives to the gradients of
@@ -28,6 +32,8 @@ from fints.residual.norm_arguments import NormArguments
 __all__ = ["Filled", "Reads", "Step", "fill_and_attend", "planned", "reserve"]
 
 _APART = 5 * 16
+# Sources in common from which on reading them once a group outweighs writing down what that gives.
+_WORTH = 4
 
 
 class Filled(NamedTuple):
@@ -39,6 +45,8 @@ class Filled(NamedTuple):
     """(s - 1, D), of the steps 1, 2, ..., times the gain of the keys' norm."""
     y: Tensor
     """(B, T, D)"""
+    ahead: Tensor
+    """What the later steps of a group have of the sources in common, no part of the graph."""
 
 
 class Reads(NamedTuple):
@@ -66,9 +74,15 @@ class Step(NamedTuple):
     """The steps that read its slot."""
     handed: bool
     """Whether the next step adds this one's slot to its own."""
+    group: int
+    """The first step of its group."""
+    common: int
+    """How many of its sources, the first, all steps of the group read; 0 where too few for two phases."""
+    later: int
+    """How many steps of the group come after it."""
 
 
-def planned(steps: Sequence[Reads]) -> list[Step]:
+def planned(steps: Sequence[Reads], group_size: int) -> list[Step]:
     """Return the steps that fill the slots 0, 1, ... and know of each other."""
     plan = []
     for slot, reads in enumerate(steps):
@@ -77,6 +91,10 @@ def planned(steps: Sequence[Reads]) -> list[Step]:
             for later in range(slot, len(steps))
             if slot in steps[later].chosen
         ]
+        first = slot - slot % group_size
+        last = min(first + group_size, len(steps)) - 1
+        common = steps[first].chosen
+        shared = all(each.chosen[: len(common)] == common for each in steps[first : last + 1])
         plan.append(
             Step(
                 reads=reads,
@@ -84,17 +102,24 @@ def planned(steps: Sequence[Reads]) -> list[Step]:
                 chosen=(ctypes.c_int64 * len(reads.chosen))(*reads.chosen),
                 readers=(_Reader * len(readers))(*readers),
                 handed=slot + 1 < len(steps) and steps[slot + 1].grows,
+                group=first,
+                common=len(common) if shared and last > first and len(common) >= _WORTH else 0,
+                later=last - slot,
             )
         )
     return plan
 
 
-def reserve(x: Tensor, queries: Tensor, num_steps: int) -> Filled:
+def reserve(x: Tensor, queries: Tensor, plan: Sequence[Step]) -> Filled:
     """Return room for the sources of all steps, like x (B, T, D), which is the first to be filled in."""
     # What has one number a token is taken in whole vectors of tokens.
     lanes = -(-x[..., 0].numel() // LANES) * LANES
     # Slots a power of two apart would have all sources of a token fall into the same lines of the cache.
-    return Filled(x.new_empty(num_steps + 1, x.numel() + 2 * lanes + _APART), queries, x)
+    slot = x.numel() + 2 * lanes + _APART
+    ahead = x.new_empty(LANES + slot * max(step.later if step.common else 0 for step in plan))
+    # No group's number: nothing is known yet.
+    ahead[0] = -1.0
+    return Filled(x.new_empty(len(plan) + 1, slot), queries, x, ahead)
 
 
 def fill_and_attend(
@@ -121,7 +146,7 @@ def fill_and_attend(
     """
     how = (step, normed, sigmoid, eps, norm.centred, norm.eps)
     z, sources, queries = _FillAndAttend.apply(*filled, norm.gain, norm.bias, how)
-    return z, Filled(sources, queries, filled.y)
+    return z, Filled(sources, queries, filled.y, filled.ahead)
 
 
 class _FillAndAttend(torch.autograd.Function):
@@ -131,6 +156,7 @@ class _FillAndAttend(torch.autograd.Function):
         sources: Tensor,
         queries: Tensor,
         y: Tensor,
+        ahead: Tensor,
         norm_gain: Tensor | None,
         norm_bias: Tensor | None,
         how: tuple[Any, ...],
@@ -140,6 +166,7 @@ class _FillAndAttend(torch.autograd.Function):
         kept = y.new_empty(*y.shape[:-1], 2)
         kernels().fints_depth(
             *_arguments(sources, queries, y.shape, norm_gain, norm_bias, how),
+            *(address(ahead), how[0].group, how[0].common, how[0].later),
             *(address(tensor) for tensor in (y, sources, u, kept, z)),
             torch.get_num_threads(),
         )
@@ -167,7 +194,7 @@ class _FillAndAttend(torch.autograd.Function):
             *(address(each) for each in (sources, u, kept, dz, arrived, dy, dqueries, dgain, dbias)),
             torch.get_num_threads(),
         )
-        return arrived, dqueries, dy, dgain, dbias, None
+        return arrived, dqueries, dy, None, dgain, dbias, None
 
 
 def _arguments(

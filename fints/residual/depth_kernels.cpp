@@ -4,6 +4,13 @@
 // token one over the root mean square of the source, then the logarithm of the sum of exponentials of the scores of
 // the step that filled it.
 //
+// Steps of a group have sources in common, those that the group's first step reads. It reads them for all steps of
+// the group at once (phase one) and leaves of each the largest score, the sum of exponentials and the sum of sources
+// weighted by them; a later step merges these with the sources that came since (phase two). So a source is read
+// from memory once a group, and what is computed is one softmax over all of them:
+//
+//     m = max(m_1, m_2),   l = e^(m_1 - m) l_1 + e^(m_2 - m) l_2,   u = (e^(m_1 - m) o_1 + e^(m_2 - m) o_2) / l
+//
 // On the way back a step does not add to the gradients of all that it read. It leaves the gradient of u, and the
 // step that wrote a source sums up what its readers, which all ran before, send to it: their weights follow from
 // the source, their query and that logarithm. So the weights are not kept and a gradient is written once.
@@ -108,18 +115,20 @@ inline void add_all_rows(const Block& block, int64_t d, int n, const float* cons
     for (; i < n; i++) add_rows<1>(block, d, v + i, weights + i, to);
 }
 
-// Weights from n scores of 16 tokens, and the logarithm of the sum of exponentials.
-inline Vector normalise(const Step& p, Vector* alpha) {
-    Vector most = alpha[0], sum = {};
+// What scores become: exponentials below their largest, `most`, and their sum. Sigmoids are not summed.
+struct Sums {
+    Vector most, sum;
+};
+
+inline Sums raise(const Step& p, int n, Vector* scores) {
     if (p.sigmoid) {
-        for (int i = 0; i < p.n; i++) alpha[i] = logistic(alpha[i]);
-        return sum;
+        for (int i = 0; i < n; i++) scores[i] = logistic(scores[i]);
+        return {Vector{}, fill(1.0f)};
     }
-    for (int i = 1; i < p.n; i++) most = largest(most, alpha[i]);
-    for (int i = 0; i < p.n; i++) sum += alpha[i] = exponential(alpha[i] - most);
-    const Vector share = 1.0f / sum;
-    for (int i = 0; i < p.n; i++) alpha[i] *= share;
-    return most + logarithm(sum);
+    Vector most = scores[0], sum = {};
+    for (int i = 1; i < n; i++) most = largest(most, scores[i]);
+    for (int i = 0; i < n; i++) sum += scores[i] = exponential(scores[i] - most);
+    return {most, sum};
 }
 
 // Weights of several sources for a block, by address too.
@@ -132,11 +141,35 @@ struct Weights {
     }
 };
 
-void attend(const Step& p, const Norm& norm, const float* y, const float* query, float* sources, float* u, float* kept,
-            float* z) {
+// The group that a step is in.
+struct Group {
+    float* ahead;  // the number of the group that lies in it, 16 numbers, then a slot for each step after the first
+    int first;     // step
+    int common;    // how many sources its steps have in common; 0 where they read one by one
+    int later;     // how many of its steps come after this one
+
+    // Not where a pass that recomputes a part of the steps began within the group: there all is read at once.
+    bool ready(const Step& p) const { return common && p.slot > first && *ahead == float(first); }
+    float* slot(const Step& p, int step) const { return ahead + LANES + (step - first - 1) * p.s; }
+};
+
+inline void scores_of(const Step& p, const Block& block, const float* sources, const float* query, int begin, int end,
+                      Weights& all) {
+    for (int i = begin; i < end; i++) {
+        const float* slot = sources + p.chosen[i] * p.s;
+        all.rows[i - begin] = slot + block.first * p.d;
+        all.values[i - begin] = products(block, p.d, all.rows[i - begin], query, 0) *
+                                load(slot + p.scale() + block.first);
+    }
+}
+
+void attend(const Step& p, const Group& group, const Norm& norm, const float* queries, const float* y, float* sources,
+            float* u, float* kept, float* z) {
     const int64_t d = p.d;
+    const bool ready = group.ready(p);
+    const float* query = queries + (p.slot - 1) * d;
     each_block(p, [&](int64_t, const Block& block) {
-        Weights all(p.n);
+        Weights all(p.n + 1);
         float *slot = sources + p.slot * p.s, *fresh = slot + block.first * d, *h = u + block.first * d;
         const float* added = y + block.first * d;
         for (int64_t at = 0; at < block.count * d; at += LANES) {
@@ -147,21 +180,42 @@ void attend(const Step& p, const Norm& norm, const float* y, const float* query,
         Vector r = fill(1.0f);
         if (p.normed) r = inverse_root(products(block, d, fresh, fresh, d), d, p.eps);
         store(slot + p.scale() + block.first, r);
-        for (int i = 0; i < p.n; i++) all.rows[i] = sources + p.chosen[i] * p.s + block.first * d;
         if (p.n == 1) {
-            std::memcpy(h, all.rows[0], sizeof(float) * block.count * d);
+            std::memcpy(h, sources + p.chosen[0] * p.s + block.first * d, sizeof(float) * block.count * d);
         } else {
-            for (int i = 0; i < p.n; i++)
-                all.values[i] = products(block, d, all.rows[i], query, 0) *
-                                load(sources + p.chosen[i] * p.s + p.scale() + block.first);
-            store(slot + p.logarithm() + block.first, normalise(p, all.values.data()));
-            for (int i = 0; i < p.n; i++) all.values[i] *= p.factor;
+            int n = p.n - (ready ? group.common : 0);
+            scores_of(p, block, sources, query, p.n - n, p.n, all);
+            Sums sums = raise(p, n, all.values.data());
+            if (ready) {
+                const float* known = group.slot(p, p.slot);
+                const Vector before = load(known + p.scale() + block.first), top = largest(sums.most, before);
+                const Vector of_fresh = exponential(sums.most - top), of_known = exponential(before - top);
+                if (!p.sigmoid)
+                    sums = {top, of_fresh * sums.sum + of_known * load(known + p.logarithm() + block.first)};
+                for (int i = 0; i < n; i++) all.values[i] *= of_fresh;
+                all.values[n] = of_known;
+                all.rows[n++] = known + block.first * d;
+            }
+            store(slot + p.logarithm() + block.first, sums.most + logarithm(sums.sum));
+            const Vector share = p.factor / sums.sum;
+            for (int i = 0; i < n; i++) all.values[i] *= share;
             std::memset(h, 0, sizeof(float) * block.count * d);
-            add_all_rows(block, d, p.n, all.rows.data(), all.weights.data(), h);
+            add_all_rows(block, d, n, all.rows.data(), all.weights.data(), h);
         }
         for (int k = 0; k < block.count; k++)
             norm_row(norm, d, h + k * d, kept + 2 * (block.first + k), z + (block.first + k) * d);
+        if (!group.common || p.slot != group.first) return;
+        for (int step = p.slot + 1; step <= p.slot + group.later; step++) {
+            float *to = group.slot(p, step), *rows = to + block.first * d;
+            scores_of(p, block, sources, queries + (step - 1) * d, 0, group.common, all);
+            const Sums sums = raise(p, group.common, all.values.data());
+            store(to + p.scale() + block.first, sums.most);
+            store(to + p.logarithm() + block.first, sums.sum);
+            std::memset(rows, 0, sizeof(float) * block.count * d);
+            add_all_rows(block, d, group.common, all.rows.data(), all.weights.data(), rows);
+        }
     });
+    if (group.common && p.slot == group.first) *group.ahead = float(group.first);
 }
 
 // A step that read the source which this one wrote.
@@ -290,11 +344,11 @@ extern "C" {
 
 void fints_depth(int64_t t, int64_t d, int64_t s, const int64_t* chosen, int n, int slot, int grows, int normed,
                  int sigmoid, float eps, float factor, const float* norm_gain, const float* norm_bias, int centred,
-                 float norm_eps, const float* queries, const float* y, float* sources, float* u, float* kept,
-                 float* z, int threads) {
+                 float norm_eps, const float* queries, float* ahead, int group, int common, int later, const float* y,
+                 float* sources, float* u, float* kept, float* z, int threads) {
     const Step p{t, d, s, chosen, n, slot, grows, normed, sigmoid, eps, factor, threads};
-    const float* query = n > 1 ? queries + (slot - 1) * d : nullptr;
-    attend(p, {norm_gain, norm_bias, centred, norm_eps}, y, query, sources, u, kept, z);
+    attend(p, {ahead, group, common, later}, {norm_gain, norm_bias, centred, norm_eps}, queries, y, sources, u, kept,
+           z);
 }
 
 void fints_depth_back(int64_t t, int64_t d, int64_t s, const int64_t* chosen, int n, int slot, int grows,

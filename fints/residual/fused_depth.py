@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -28,7 +30,10 @@ class FusedDepth:
 
     def __init__(self, scheme: AttentionResiduals | BlockAttentionResiduals | StateAttention) -> None:
         self.scheme = scheme
-        self.steps = planned([self._reads(layer) for layer in range(scheme.num_sublayers + 1)])
+        reads = [self._reads(layer) for layer in range(scheme.num_sublayers + 1)]
+        # A group of g steps reads L^2 / 2 g sources in phase one and g L / 2 in phase two: least at the root.
+        block_size = scheme.block_size if isinstance(scheme, BlockAttentionResiduals) else 1
+        self.steps = planned(reads, block_size if block_size > 1 else max(1, math.isqrt(len(reads))))
 
     def fits(self) -> bool:
         """Return whether the kernels are made for the scheme's sizes and options."""
@@ -37,7 +42,7 @@ class FusedDepth:
 
     def open(self, x: Tensor) -> Filled:
         """Return room for all sources, x being the first to be filled in."""
-        return reserve(x, self._all_queries(x), len(self.steps))
+        return reserve(x, self._all_queries(x), self.steps)
 
     def step(self, filled: Filled, layer: int, branch: Branch) -> Filled:
         """Return the state after sublayer `layer`."""

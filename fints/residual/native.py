@@ -58,7 +58,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "fints_gelu_back": [_LONG, *[_POINTER] * 4],
     "fints_attention": [*_ATTENTION, *[_POINTER] * 2],
     "fints_attention_back": [*_ATTENTION, *[_POINTER] * 5],
-    "fints_depth": [*_DEPTH, *[_POINTER] * 5],
+    "fints_depth": [*_DEPTH, _POINTER, *[_INT] * 3, *[_POINTER] * 5],
     "fints_depth_back": [*_DEPTH, _POINTER, _INT, _INT, _LONG, *[_POINTER] * 9],
     "fints_frac": [*_FRAC, *[_POINTER] * 6],
     "fints_frac_back": [*_FRAC, *[_POINTER] * 19],

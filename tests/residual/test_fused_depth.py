@@ -14,7 +14,8 @@ from fints.residual import build_residual
 from fints.residual.fused import fused
 from fints.residual.fused_depth import FusedDepth
 
-WIDTH, NUM_SUBLAYERS = 32, 7
+# So many that groups of steps have sources enough in common to be read in two phases.
+WIDTH, NUM_SUBLAYERS = 32, 19
 CASES = [
     ("attention_residuals", {}),
     ("attention_residuals", {"score_norm": "none"}),
