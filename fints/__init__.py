@@ -1,9 +1,9 @@
 """Residual connections for deep transformers that forecast noisy financial returns, compared and explained.
 
 The public surface is small: `Forecaster` (fit and predict on polars frames),
-`WalkForwardForecaster` (the same, refitted on a schedule), `load` (a saved forecaster), `Panel`
-and `read` (a checked frame of dates, assets and numbers). Everything else is imported from its own
-package, for example ``fints.data.load("sp500-20")`` or ``fints.residual.RESIDUALS``.
+`WalkForwardForecaster` (the same, refitted on a schedule), `load` (a forecaster from a folder or from
+MLflow), `Panel` and `read` (a checked frame of dates, assets and numbers). Everything else is
+imported from its own package, for example ``fints.data.load("sp500-20")`` or ``fints.residual.RESIDUALS``.
 
 Names are resolved on first use (PEP 562), so ``import fints`` loads nothing heavy.
 """
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fints.data import Panel, read
     from fints.forecaster import Forecaster
-    from fints.walk_forward import WalkForwardForecaster, load
+    from fints.registry import load
+    from fints.walk_forward import WalkForwardForecaster
 
 __all__ = ["Forecaster", "Panel", "WalkForwardForecaster", "__version__", "load", "read"]
 
@@ -26,7 +27,7 @@ _HOME = {
     "Forecaster": "fints.forecaster",
     "Panel": "fints.data",
     "WalkForwardForecaster": "fints.walk_forward",
-    "load": "fints.walk_forward",
+    "load": "fints.registry",
     "read": "fints.data",
 }
 

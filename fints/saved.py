@@ -82,7 +82,7 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if version != FORMAT_VERSION:
         raise ValueError(
             f"{path} has format version {version}; this fints reads version {FORMAT_VERSION}. "
-            "Install a newer fints."
+            "Install the fints that wrote it."
         )
     if _sha256(weights_file) != spec.get("weights_sha256"):
         raise ValueError(f"{weights_file} does not match the checksum in {SPEC}; save the forecaster again.")

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-import shutil
-import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 from sklearn.base import BaseEstimator, clone
@@ -20,29 +16,12 @@ from fints.data import Panel
 from fints.data.decisions import Day, as_date
 from fints.forecaster import Forecaster
 from fints.forecaster import load as load_forecaster
+from fints.refits import SPEC, SUCCESSES, Refit, keep_fit, kept_fit, read_refits, write_refits
 
 __all__ = ["Refit", "WalkForwardForecaster", "load", "load_walk_forward"]
 
-FORMAT_VERSION = 1
-SPEC = "walk_forward.json"
 PERIODS = {"month": "1mo", "quarter": "1q", "year": "1y"}
-SUCCESSES = ("finished", "stopped_early")
 KEYS = ("decision_time", "asset", "horizon")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refit:
-    """One fit of one seed.
-
-    It was made before the close of `first`, from the rows dated `as_of` or earlier, and forecasts
-    from `first` on until the next refit. `outcome` and `reason` are those of `FitResult`.
-    """
-
-    first: dt.date
-    as_of: dt.date
-    seed: int
-    outcome: str
-    reason: str
 
 
 class WalkForwardForecaster(BaseEstimator):
@@ -202,7 +181,7 @@ class WalkForwardForecaster(BaseEstimator):
             The columns of `Forecaster.predict`. `forecast` is the mean over seeds; `scale` the
             standard deviation of the mixture of their distributions; a quantile the mean of theirs.
             With more than one seed also `seed_spread`, the standard deviation of their forecasts, null
-        where a single one of them succeeded.
+            where a single one of them succeeded.
             `model_as_of` is the last outcome that any of them knows.
 
         Raises
@@ -247,33 +226,7 @@ class WalkForwardForecaster(BaseEstimator):
             If `path` exists and is no saved walk-forward forecaster.
         """
         check_is_fitted(self)
-        path = Path(path)
-        if path.exists() and not (path / SPEC).is_file():
-            raise ValueError(
-                f"{path} exists and is not a saved walk-forward forecaster; choose another path."
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        try:
-            for first, members in self.members_.items():
-                for member in members:
-                    member.save(fresh / _name(first, member.seed))
-            spec = {
-                "format_version": FORMAT_VERSION,
-                "refit_every": self.refit_every,
-                "train_days": self.train_days,
-                "validation": self.validation,
-                "num_seeds": self.num_seeds,
-                "refits": [_plain(refit) for refit in self.refits_],
-            }
-            (fresh / SPEC).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
-            fresh.chmod(0o755)
-            if path.exists():
-                shutil.rmtree(path)
-            fresh.replace(path)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-        return path
+        return write_refits(Path(path), self.get_params(deep=False), self.refits_, self.members_)
 
     def _member(
         self,
@@ -286,29 +239,20 @@ class WalkForwardForecaster(BaseEstimator):
         """Fit one seed of one refit, or take it from the store; None if the fit failed."""
         as_of = seen.dates[-1]
         key = fingerprint(one.resolve(), one.seed, str(begin), self.validation, seen.checksum)
-        place = None if store is None else store / f"{_name(first, one.seed)}-{key}"
-        note = None if place is None else place.with_suffix(".json")
-        if note is not None and place is not None and note.is_file():
-            found = _kept(note, place)
-            if found is not None:
-                fitted, outcome, reason = found
-                return fitted, Refit(first=first, as_of=as_of, seed=one.seed, outcome=outcome, reason=reason)
+        made = Refit(first=first, as_of=as_of, seed=one.seed, outcome="", reason="")
+        place = None if store is None else store / f"{made.name}-{key}"
+        found = None if place is None else kept_fit(place)
+        if found is not None:
+            fitted, outcome, reason = found
+            return fitted, replace(made, outcome=outcome, reason=reason)
         one.fit(seen, train=(begin, None), validation=self.validation)
         result = one.result_
         assert result is not None
-        refit = Refit(first=first, as_of=as_of, seed=one.seed, outcome=result.outcome, reason=result.reason)
-        succeeded = result.outcome in SUCCESSES
-        if note is not None and place is not None:
-            if succeeded:
-                if place.exists():
-                    shutil.rmtree(place)
-                one.save(place)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            part = note.with_suffix(".part")
-            part.write_text(json.dumps(_plain(refit)) + "\n", encoding="utf-8")
-            # Last and at once: where the note is, the fit is whole.
-            part.replace(note)
-        return (one if succeeded else None), refit
+        refit = replace(made, outcome=result.outcome, reason=result.reason)
+        fitted = one if result.outcome in SUCCESSES else None
+        if place is not None:
+            keep_fit(place, fitted, refit)
+        return fitted, refit
 
     def _gather(
         self,
@@ -356,34 +300,7 @@ def load_walk_forward(path: str | Path) -> WalkForwardForecaster:
     ValueError
         If the folder is missing, foreign, damaged, or of a newer format.
     """
-    path = Path(path)
-    if not (path / SPEC).is_file():
-        raise ValueError(f"{path} is not a saved walk-forward forecaster: it holds no {SPEC}.")
-    try:
-        spec = json.loads((path / SPEC).read_text(encoding="utf-8"))
-        version = spec["format_version"]
-        if version != FORMAT_VERSION:
-            raise ValueError(
-                f"{path} has format version {version}; this fints reads version {FORMAT_VERSION}. "
-                "Install a newer fints."
-            )
-        refits = [
-            Refit(
-                first=dt.date.fromisoformat(row["first"]),
-                as_of=dt.date.fromisoformat(row["as_of"]),
-                seed=int(row["seed"]),
-                outcome=str(row["outcome"]),
-                reason=str(row["reason"]),
-            )
-            for row in spec["refits"]
-        ]
-        settings = {name: spec[name] for name in ("refit_every", "train_days", "validation", "num_seeds")}
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path / SPEC} is damaged ({error!r}); save the forecaster again.") from error
-    members: dict[dt.date, list[Forecaster]] = {refit.first: [] for refit in refits}
-    for refit in refits:
-        if refit.outcome in SUCCESSES:
-            members[refit.first].append(load_forecaster(path / _name(refit.first, refit.seed)))
+    settings, refits, members = read_refits(Path(path))
     one = next(iter(members.values()))[0]
     walk = WalkForwardForecaster(Forecaster(one.experiment_, seed=refits[0].seed), **settings)
     walk.refits_ = refits
@@ -404,17 +321,6 @@ def load(path: str | Path) -> Forecaster | WalkForwardForecaster:
     return load_walk_forward(path) if (Path(path) / SPEC).is_file() else load_forecaster(path)
 
 
-def _kept(note: Path, place: Path) -> tuple[Forecaster | None, str, str] | None:
-    """Return a stored fit (None for one that failed), its outcome and reason; None if it is not whole."""
-    try:
-        told = json.loads(note.read_text(encoding="utf-8"))
-        outcome, reason = str(told["outcome"]), str(told["reason"])
-        return (load_forecaster(place) if outcome in SUCCESSES else None), outcome, reason
-    except (ValueError, KeyError, TypeError):
-        # Fitting again gives the same bits; a damaged fit is never taken for one that failed.
-        return None
-
-
 def _alone(members: list[Forecaster], panel: Panel, first: dt.date, last: dt.date) -> pl.DataFrame:
     return members[0].predict(panel, start=first, end=last)
 
@@ -432,14 +338,3 @@ def _together(members: list[Forecaster], panel: Panel, first: dt.date, last: dt.
     columns += [forecast.std(ddof=1).alias("seed_spread")]
     columns += [pl.col("model_as_of").max(), pl.col("available_at").max()]
     return stacked.group_by(*KEYS, maintain_order=True).agg(columns).sort(*KEYS[:2])
-
-
-def _name(first: dt.date, seed: int) -> str:
-    return f"{first.isoformat()}-seed-{seed}"
-
-
-def _plain(refit: Refit) -> dict[str, Any]:
-    return {
-        name: value.isoformat() if isinstance(value, dt.date) else value
-        for name, value in asdict(refit).items()
-    }

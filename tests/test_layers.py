@@ -81,7 +81,12 @@ MAY_IMPORT = {
 }
 TORCH_ALONE = {"residual", "model", "training"}
 # The last is no module of ours but the model that MLflow loads by itself.
-IMPORT_MLFLOW = {"fints/study/tracking.py", "fints/study/stores.py", "fints/registry.py", "fints/mlflow_model.py"}
+IMPORT_MLFLOW = {
+    "fints/study/tracking.py",
+    "fints/study/stores.py",
+    "fints/registry.py",
+    "fints/mlflow_model.py",
+}
 # What a plain `import fints` or `fints --help` must not pay for.
 HEAVY = {
     "torch",
@@ -191,7 +196,7 @@ def test_one_step_of_every_scheme_trains_with_all_other_packages_refused() -> No
     assert "trained one step" in run.stdout
 
 
-def test_mlflow_is_imported_by_the_tracker_only_and_there_lazily() -> None:
+def test_mlflow_is_imported_where_it_is_read_or_written_and_there_lazily() -> None:
     users = {
         path.relative_to(ROOT).as_posix()
         for path in sources(PACKAGE)
@@ -203,7 +208,7 @@ def test_mlflow_is_imported_by_the_tracker_only_and_there_lazily() -> None:
         for name in sorted(users)
         if any("mlflow" in module for module in imported(ROOT / name, at_import=True))
     ]
-    assert at_once == []
+    assert at_once == ["fints/mlflow_model.py"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_every_public_name_resolves_and_is_listed() -> None:
 def test_a_name_is_the_same_object_as_in_its_package() -> None:
     from fints.data import Panel, read
     from fints.forecaster import Forecaster
-    from fints.walk_forward import load
+    from fints.registry import load
 
     assert (fints.Panel, fints.read, fints.Forecaster, fints.load) == (Panel, read, Forecaster, load)
 

@@ -32,7 +32,7 @@ import polars as pl
 
 from fints.data.panel import Panel
 
-__all__ = ["FEATURES", "features", "longest_lag"]
+__all__ = ["FEATURES", "columns_read", "features", "longest_lag"]
 
 Array = np.ndarray
 
@@ -80,6 +80,12 @@ def longest_lag(panel: Panel, names: Sequence[str]) -> int:
         As `features`.
     """
     return max((_longest_lag(panel, name) for name in names), default=0)
+
+
+def columns_read(names: Sequence[str]) -> list[str]:
+    """Return the columns of a panel that the features `names` read beside the price that recipes use."""
+    read = [name.removeprefix("rank_") for name in names]
+    return [name for name in dict.fromkeys(read) if _recipe(name) is None]
 
 
 class History:

@@ -23,7 +23,9 @@ from fints.words import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fints.study.analysis import Analysis
     from fints.study.plan import Plan
+    from fints.study.runner import Outcome
     from fints.study.store import StudyFolder
 
 __all__ = ["main"]
@@ -131,7 +133,19 @@ examples:
     report.add_argument(
         "--publish", action="store_true", help="also write NAME.md and its figures beside the study's file"
     )
-    run.add_argument("--tracking-uri", metavar="URI", help="MLflow server or store (SQLite under the root)")
+    run.add_argument(
+        "--tracking-uri",
+        metavar="URI",
+        default=os.environ.get("MLFLOW_TRACKING_URI") or None,
+        help="MLflow server or store (MLFLOW_TRACKING_URI, else SQLite under the root)",
+    )
+    for verb in (plan, run):
+        verb.add_argument(
+            "--no-models",
+            dest="models",
+            action="store_false",
+            help="keep no weights, log no forecaster an arm for fints.load",
+        )
     return parser
 
 
@@ -141,7 +155,8 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
     plan, folder = _resolve(study, path, docstring, arguments)
     console = _console()
     workers = arguments.workers or _default_workers(plan)
-    for line in plan_lines(plan, folder, workers=workers, commit=commit_of(path)):
+    lines = plan_lines(plan, folder, workers=workers, commit=commit_of(path), models=arguments.models)
+    for line in lines:
         console.print(line, highlight=False, markup=False)
     if not arguments.check:
         return 0
@@ -185,6 +200,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
             tracking_uri=arguments.tracking_uri,
             commit=commit,
             command=command,
+            keep_weights=arguments.models,
         )
     if outcome.signal:
         name = signal.Signals(outcome.signal).name
@@ -201,8 +217,9 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     if not outcome.assembled:
         console.print("no final fit was finished, so there is no report", highlight=False)
         return 1
-    page = _write_report(folder)
-    for line in finished_lines(plan, folder, outcome, page, tracking_uri=arguments.tracking_uri):
+    analysis, page = _write_report(folder)
+    models = _log_models(plan, folder, analysis, outcome) if arguments.models else []
+    for line in finished_lines(plan, folder, outcome, page, tracking_uri=arguments.tracking_uri) + models:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if outcome.untracked:
         console.print(
@@ -222,7 +239,7 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
             f"no run has ended in {folder.path}; first: {resume_command(path, arguments)}"
             + finished_elsewhere(study, path, arguments, folder)
         )
-    page = _write_report(folder)
+    _, page = _write_report(folder)
     _console().print(f"report: {page}", highlight=False, soft_wrap=True)
     if arguments.publish:
         from fints.study.publish import publish
@@ -253,12 +270,27 @@ def _resolve(
     return plan, StudyFolder(root.resolve(), plan.name, plan.label)
 
 
-def _write_report(folder: StudyFolder) -> Path:
+def _write_report(folder: StudyFolder) -> tuple[Analysis, Path]:
     from fints.study.analysis import analyse
     from fints.study.assemble import table_spec
     from fints.study.report import write_report
 
-    return write_report(analyse(table_spec(folder.path), folder.path), folder.path)
+    analysis = analyse(table_spec(folder.path), folder.path)
+    return analysis, write_report(analysis, folder.path)
+
+
+def _log_models(plan: Plan, folder: StudyFolder, analysis: Analysis, outcome: Outcome) -> list[str]:
+    """Put each arm's forecaster into MLflow and return the lines on it; a failing store costs no report."""
+    from fints.study.model_log import log_models
+
+    if outcome.untracked or outcome.failures or not outcome.link or outcome.tracker is None:
+        return []
+    try:
+        with folder.held():
+            return ["", *log_models(plan, folder, analysis, outcome.tracker).lines()]
+    except Exception as error:  # of MLflow, its drivers and the network, which share no base
+        outcome.untracked = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return []
 
 
 def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:

@@ -34,7 +34,8 @@ def _words(path: Path, arguments: argparse.Namespace, verb: str, *options: str) 
     for option in options:
         if (value := getattr(arguments, option, None)) is not None:
             words += [f"--{option.replace('_', '-')}", str(value)]
-    return words
+    # Weights change no number, so only the command that goes on with a run says that it keeps none.
+    return words + ["--no-models"] * ("workers" in options and not getattr(arguments, "models", True))
 
 
 def finished_elsewhere(study: Study, path: Path, arguments: argparse.Namespace, folder: StudyFolder) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "parameters",
     "size",
     "study_seconds",
+    "weight_bytes",
 ]
 
 # Measured on one thread of a 2-core x86 machine with D 32, T 24, B 64: 300 Pre-Norm steps take 6 s at
@@ -32,6 +33,7 @@ OVERHEAD_SHARE, OVERHEAD_SECONDS = 0.4, 1.5
 # Measured: compressed parquet bytes a forecast row, and files a fit beside the forecasts.
 BYTES_A_FORECAST, BYTES_A_FIT = 24, 40_000
 STORES_BYTES = 3_000_000
+BYTES_A_WEIGHT = 4
 
 
 def fit_seconds(experiment: Experiment) -> float:
@@ -71,6 +73,12 @@ def disk_bytes(plan: Plan) -> int:
         rows += days * len(plan.dataset.panel.assets)
     forecasts = rows * len(plan.arms) * len(plan.study.seeds)
     return 2 * forecasts * BYTES_A_FORECAST + sum(plan.num_fits().values()) * BYTES_A_FIT + STORES_BYTES
+
+
+def weight_bytes(plan: Plan) -> int:
+    """Return the size of the weights that all final fits keep, in bytes."""
+    fits = len(plan.folds) * len(plan.study.seeds)
+    return sum(parameters(arm.experiment) for arm in plan.arms) * fits * BYTES_A_WEIGHT
 
 
 def fit_bytes(experiment: Experiment) -> int:

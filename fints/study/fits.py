@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from fints.data import Panel
     from fints.forecaster import Forecaster
 
-__all__ = ["Cell", "read_result", "run_cell"]
+__all__ = ["WEIGHTS", "Cell", "read_result", "run_cell"]
 
 # A fit that takes about this long saves its state as it goes, so that a kill costs little.
 CHECKPOINT_FROM_SECONDS = 60.0
 # How many windows the depth-mixing matrix of a fit is a mean over; each has all its days.
 MIXING_WINDOWS = 8
+# Where a final fit keeps its forecaster.
+WEIGHTS = "forecaster"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,7 @@ def run_cell(
     fits: Path,
     checkpoints: Path | None = None,
     signal: pl.DataFrame | None = None,
+    keep_weights: bool = True,
 ) -> Path:
     """Train one cell and write its folder; a folder that exists is returned as it is.
 
@@ -88,6 +91,8 @@ def run_cell(
         Where a long fit keeps its state while it runs.
     signal : DataFrame, optional
         What was planted in a simulated panel, for the baselines.
+    keep_weights : bool
+        Whether a final fit keeps its forecaster, from which the arm's model is made.
 
     Raises
     ------
@@ -109,7 +114,7 @@ def run_cell(
     if cell.role == "baseline":
         told = _baseline(cell, panel, signal, _empty(fresh))
     else:
-        told = _train(cell, panel, dates, fresh, checkpoint=checkpoint)
+        told = _train(cell, panel, dates, fresh, checkpoint=checkpoint, keep_weights=keep_weights)
     timing = told.pop("timing")
     identity = {name: getattr(cell, name) for name in ("key", "arm", "role", "fold", "seed", "point")}
     write_json(fresh / "result.json", {**identity, **told})
@@ -135,10 +140,11 @@ def _train(
     fresh: Path,
     *,
     checkpoint: Path | None,
+    keep_weights: bool,
 ) -> dict[str, Any]:
     """Train, and forecast the test dates if the cell is final; return what result.json says."""
     from fints.forecaster import Forecaster
-    from fints.study.cells import fit_scores
+    from fints.study.cells import FINISHED, fit_scores
 
     forecaster = Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed)
     # The test dates are cut off, not only skipped: no mistake further down can read them.
@@ -154,6 +160,8 @@ def _train(
     write_rows(fresh / "profile.parquet", result.profiles)
     scores: dict[str, float] = {}
     if cell.role == "final":
+        if keep_weights and result.outcome in FINISHED:
+            forecaster.save(fresh / WEIGHTS)
         write_rows(fresh / "mixing.parquet", _mixing(forecaster, seen, dates["validation"]))
         forecasts = finite(forecaster.evaluate_frame(panel, *dates["test"]))
         forecasts.write_parquet(fresh / "forecasts.parquet")

@@ -17,6 +17,7 @@ from fints.study.estimates import (
     parameters,
     size,
     study_seconds,
+    weight_bytes,
 )
 from fints.words import counted
 
@@ -31,8 +32,10 @@ __all__ = ["finished_lines", "plan_lines"]
 AGREEMENTS = (0.5, 0.9, 0.97)
 
 
-def plan_lines(plan: Plan, folder: StudyFolder, *, workers: int, commit: str | None) -> list[str]:
-    """Return what a run would do, cost and be able to find."""
+def plan_lines(
+    plan: Plan, folder: StudyFolder, *, workers: int, commit: str | None, models: bool = True
+) -> list[str]:
+    """Return what a run would do, cost and be able to find; `models` as its option says."""
     study, dates = plan.study, plan.dataset.panel.dates
     fits = plan.num_fits()
     done = folder.whole()
@@ -69,7 +72,10 @@ def plan_lines(plan: Plan, folder: StudyFolder, *, workers: int, commit: str | N
     left = study_seconds(plan, workers=workers, done=done)
     lines += [
         f"time     about {duration(left)} with {counted(workers, 'worker')} (a rough estimate)",
-        f"disk     about {size(disk_bytes(plan))}",
+        f"disk     about {size(disk_bytes(plan) + (2 * weight_bytes(plan) if models else 0))}",
+        f"models   one an arm for fints.load: {size(weight_bytes(plan))} in MLflow, as much in the folder"
+        if models
+        else "models   none: --no-models",
         f"commit   {commit or 'none: not a git checkout'}",
         "folder",
         f"  {folder.path}",

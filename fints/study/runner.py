@@ -36,7 +36,8 @@ class Outcome:
 
     `signal` is that which stopped it (0: none), `failures` names cells that failed too often, each
     with its error, `link` is the fragment of MLflow's compare page. `assembled` tells whether there
-    are tables, which needs a final fit. `untracked` says why MLflow lacks something, empty if it does not.
+    are tables, which needs a final fit. `untracked` says why MLflow lacks something, empty if it does not;
+    `tracker` is what wrote there.
     """
 
     signal: int = 0
@@ -46,6 +47,7 @@ class Outcome:
     link: str = ""
     assembled: bool = False
     untracked: str = ""
+    tracker: Tracker | None = None
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
@@ -59,10 +61,12 @@ def run(
     tracking_uri: str | None = None,
     commit: str | None = None,
     command: str = "",
+    keep_weights: bool = True,
 ) -> Outcome:
     """Run all fits of a plan that are not there yet, then write the study's tables.
 
-    A damaged fit is set aside and made again. A cell that fails too often is left out of the tables.
+    A damaged fit is set aside and made again. A cell that fails too often is left out of the tables. Final
+    fits keep their forecasters if `keep_weights`, which changes no number.
 
     Raises
     ------
@@ -88,6 +92,7 @@ def run(
             "dataset": plan.dataset.reference,
             "opens_seal": plan.study.opens_seal,
             "checksum": plan.dataset.checksum,
+            "keep_weights": keep_weights,
         }
         pool = Pool(workers, start, folder.logs)
         status = "KILLED"
@@ -109,6 +114,7 @@ def run(
         outcome = driver.outcome(caught[0] if caught else 0)
         outcome.link = tracker.link
         outcome.untracked = recorder.error
+        outcome.tracker = tracker
         done = driver.finished_cells()
         if status != "KILLED" and any(cell.role == "final" for cell in done):
             assemble(folder.path, done, told)

@@ -133,9 +133,10 @@ def write_json(path: Path, value: Any) -> None:
 
 def finish_folder(fresh: Path, final: Path) -> None:
     """Let `fresh` become `final` in one step, with a manifest; if `final` is there already, drop `fresh`."""
-    write_json(fresh / MANIFEST, {entry.name: digest(entry) for entry in sorted(fresh.iterdir())})
-    for entry in fresh.iterdir():
-        with entry.open("rb+") as stream:
+    files = sorted(path for path in fresh.rglob("*") if path.is_file())
+    write_json(fresh / MANIFEST, {path.relative_to(fresh).as_posix(): digest(path) for path in files})
+    for path in [*files, fresh / MANIFEST]:
+        with path.open("rb+") as stream:
             os.fsync(stream.fileno())
     try:
         os.rename(fresh, final)

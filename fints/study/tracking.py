@@ -7,7 +7,6 @@ to its Optuna trial and to its folder by the tag ``fints.key``.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import time
@@ -18,35 +17,18 @@ from typing import Any
 from urllib.parse import quote
 
 from fints.study.cells import FINISHED
-from fints.study.embedded import check_database, embedded
+from fints.study.embedded import embedded
 from fints.study.fits import Cell, read_result
 from fints.study.notes import arm_note, experiment_note
+from fints.study.run_contents import PROFILE, arm_title, fit_metrics, run_name, short, text
+from fints.study.stores import NO_PATIENCE, check_tracker, quiet
 
-__all__ = ["Tracker", "check_tracker", "compare_link"]
+__all__ = ["NO_PATIENCE", "Tracker", "check_tracker", "compare_link"]
 
 # One call carries at most so much (a limit of MLflow's).
 BATCH = 1000
-_HISTORY = {
-    "train_loss": "train/loss",
-    "validation_loss": "validation/loss",
-    "learning_rate": "train/learning_rate",
-    "gradient_norm": "gradient/norm",
-}
-_PROFILE = {
-    "adjacent_cosine": "similarity/adjacent_cosine_by_sublayer",
-    "adjacent_cosine_centred": "similarity/adjacent_cosine_centred_by_sublayer",
-    "adjacent_cosine_null": "similarity/adjacent_cosine_null_by_sublayer",
-    "effective_rank": "similarity/effective_rank_by_sublayer",
-    "relative_update": "similarity/relative_update_by_sublayer",
-    "gradient_norm": "gradient/norm_by_sublayer",
-    "update_to_weight": "gradient/update_to_weight_by_sublayer",
-}
-
-
 # MLflow's own: 7 retries, each after twice the wait of the one before, and 120 s.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
-DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-NO_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
 
 class Tracker:
@@ -90,7 +72,7 @@ class Tracker:
 
         A dead run whose fit is there is completed, any other is closed as KILLED.
         """
-        _quiet()
+        quiet()
         # A server that has gone is given up within a minute: the next run catches up.
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
@@ -141,13 +123,13 @@ class Tracker:
                 Metric(name, value, now, 0) for name, value in sorted(best.items()) if math.isfinite(value)
             ]
             for column, points in profile.items():
-                if column in _PROFILE:
-                    metrics += [Metric(_PROFILE[column], value, now, layer) for layer, value in points]
+                if column in PROFILE:
+                    metrics += [Metric(PROFILE[column], value, now, layer) for layer, value in points]
             chosen: dict[str, Any] = next((row["point"] for row in rows if row["role"] == "final"), {})
             self._client.log_batch(
                 self._parents[arm],
                 metrics=metrics[:BATCH],
-                params=[Param(_short(name), _text(value)) for name, value in chosen.items()],
+                params=[Param(short(name), text(value)) for name, value in chosen.items()],
                 tags=[RunTag("mlflow.note.content", note)],
             )
 
@@ -159,6 +141,29 @@ class Tracker:
             self._children.clear()
             for run_id in self._parents.values():
                 self._client.set_terminated(run_id, status)
+
+    @property
+    def client(self) -> Any:
+        """MLflow's client of this store, once it is open."""
+        return self._client
+
+    @property
+    def arm_runs(self) -> dict[str, str]:
+        """The run of each arm."""
+        return dict(self._parents)
+
+    def tags(self, arm: str, role: str) -> dict[str, str]:
+        """Return what links anything of an arm to study, plan, commit and data."""
+        return {
+            "fints.study": self._spec["name"],
+            "fints.arm": arm,
+            "fints.role": role,
+            "fints.plan": self._plan,
+            "fints.commit": self._commit or "none",
+            "fints.data_checksum": self._spec["checksum"],
+            "mlflow.source.name": f"studies/{self._spec['name']}.py",
+            "mlflow.source.type": "LOCAL",
+        }
 
     @property
     def link(self) -> str:
@@ -222,10 +227,10 @@ class Tracker:
         from mlflow.entities import Param
 
         tags = {
-            **self._tags(arm["name"], "arm"),
+            **self.tags(arm["name"], "arm"),
             "mlflow.note.content": arm_note(self._spec, arm["name"], [])[0],
         }
-        run = self._client.create_run(self.experiment_id, run_name=_arm_title(arm["levels"]), tags=tags)
+        run = self._client.create_run(self.experiment_id, run_name=arm_title(arm["levels"]), tags=tags)
         params = {**arm["levels"], "data": self._data}
         self._client.log_batch(run.info.run_id, params=[Param(name, value) for name, value in params.items()])
         self._client.log_dict(run.info.run_id, arm["experiment"], "experiment.json")
@@ -235,19 +240,19 @@ class Tracker:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
         tags = {
-            **self._tags(cell.arm, cell.role),
+            **self.tags(cell.arm, cell.role),
             "mlflow.parentRunId": self._parents[cell.arm],
             "fints.key": cell.key,
             "fints.fold": str(cell.fold),
             "fints.seed": str(cell.seed),
         }
-        run = self._client.create_run(self.experiment_id, run_name=_run_name(cell), tags=tags)
+        run = self._client.create_run(self.experiment_id, run_name=run_name(cell), tags=tags)
         run_id = str(run.info.run_id)
         levels = next(arm["levels"] for arm in self._spec["arms"] if arm["name"] == cell.arm)
-        short = {_short(name): _text(value) for name, value in cell.point.items()}
+        point = {short(name): text(value) for name, value in cell.point.items()}
         params = {
             **levels,
-            **short,
+            **point,
             "role": cell.role,
             "fold": str(cell.fold),
             "seed": str(cell.seed),
@@ -271,7 +276,7 @@ class Tracker:
 
         result = read_result(folder)
         now = _now()
-        metrics = [Metric(name, value, now, step) for name, value, step in _fit_metrics(folder, result)]
+        metrics = [Metric(name, value, now, step) for name, value, step in fit_metrics(folder, result)]
         tags = [RunTag("status", result["outcome"])]
         if result["outcome"] not in FINISHED:
             tags.append(RunTag("fints.reason", str(result["reason"])[:500]))
@@ -279,18 +284,6 @@ class Tracker:
             self._client.log_batch(run_id, metrics=metrics[first : first + BATCH], tags=tags)
         self._client.set_terminated(run_id, "FINISHED")
         self._finished.add(key)
-
-    def _tags(self, arm: str, role: str) -> dict[str, str]:
-        return {
-            "fints.study": self._spec["name"],
-            "fints.arm": arm,
-            "fints.role": role,
-            "fints.plan": self._plan,
-            "fints.commit": self._commit or "none",
-            "fints.data_checksum": self._spec["checksum"],
-            "mlflow.source.name": f"studies/{self._spec['name']}.py",
-            "mlflow.source.type": "LOCAL",
-        }
 
     @property
     def _data(self) -> str:
@@ -305,122 +298,9 @@ class Tracker:
             self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - clock
 
 
-def check_tracker(root: Path, uri: str | None) -> None:
-    """Refuse a tracker that does not answer, before anything is fitted.
-
-    Parameters
-    ----------
-    root : Path
-        Results folder, whose own store is looked at if it is there.
-    uri : str or None
-        An MLflow server or store in its place.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be used.
-    """
-    path = root / "mlflow.db"
-    if not uri:
-        if path.exists():
-            check_database(path)
-        return
-    _quiet()
-    before = {name: os.environ.get(name) for name in NO_PATIENCE}
-    os.environ.update(NO_PATIENCE)
-    try:
-        from mlflow import MlflowClient
-
-        if "://" in uri and uri.partition(":")[0].partition("+")[0] in DATABASES:
-            # MLflow itself would try for half an hour.
-            _check_address(uri)
-        MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
-    except Exception as error:  # of MLflow, its drivers and the network, which share no base
-        line = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
-        raise ValueError(
-            f"--tracking-uri {uri} must be an MLflow server or store that answers, and does not ({line}): "
-            "start it, or leave the option out to track under the root."
-        ) from error
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ |= {} if value is None else {name: value}
-
-
-def _check_address(uri: str) -> None:
-    import sqlalchemy
-
-    engine = sqlalchemy.create_engine(uri)
-    try:
-        sqlalchemy.inspect(engine).get_table_names()
-    finally:
-        engine.dispose()
-
-
-def _quiet() -> None:
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-
-
 def compare_link(experiment_id: str, runs: list[str]) -> str:
     """Return the fragment of MLflow's compare page, to put behind the address of the UI."""
     return f"#/compare-runs?runs={quote(json.dumps(runs))}&experiments={quote(json.dumps([experiment_id]))}"
-
-
-def _fit_metrics(folder: Path, result: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
-    """Yield (name, value, step) of one fit, finite values only; the step of a profile is its sublayer."""
-    import polars as pl
-
-    history = folder / "history.parquet"
-    if history.is_file():
-        for row in pl.read_parquet(history).iter_rows(named=True):
-            for column, name in _HISTORY.items():
-                if row.get(column) is not None:
-                    yield name, float(row[column]), int(row["step"])
-    summary = {
-        "validation/best_loss": result["validation_loss"],
-        "train/best_step": result["best_step"],
-        "train/steps": result["steps"],
-        "train/parameters": result["parameters"],
-    }
-    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
-    summary["train/seconds"] = timing["seconds"]
-    scores = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    summary |= {f"test/{name}": value for name, value in scores.items()}
-    for name, value in summary.items():
-        if value is not None and math.isfinite(value):
-            yield name, float(value), 0
-    profile = folder / "profile.parquet"
-    if profile.is_file():
-        frame = pl.read_parquet(profile)
-        if "step" in frame.columns:
-            frame = frame.filter(pl.col("step") == pl.col("step").max())
-        for row in frame.iter_rows(named=True):
-            for column, name in _PROFILE.items():
-                if row.get(column) is not None:
-                    yield name, float(row[column]), int(row["layer"])
-
-
-def _arm_title(levels: Mapping[str, str]) -> str:
-    """Return an arm's levels, numbers first: MLflow's table shows the first letters only."""
-    numbers_first = sorted(levels.items(), key=lambda item: not item[1].isdigit())
-    return ", ".join(f"{name} {level}" if level.isdigit() else level for name, level in numbers_first)
-
-
-def _run_name(cell: Cell) -> str:
-    if cell.role == "final":
-        return f"final fold {cell.fold} seed {cell.seed}"
-    point = " ".join(f"{_short(name)} {_text(value)}" for name, value in cell.point.items())
-    return f"tuning {point} fold {cell.fold}"
-
-
-def _short(field: str) -> str:
-    return field.rsplit(".", 1)[-1]
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _digest(spec: Mapping[str, Any]) -> str:

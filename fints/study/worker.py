@@ -55,6 +55,7 @@ def main() -> None:
                     tmp=folder / "tmp",
                     fits=folder / "fits",
                     checkpoints=folder / "checkpoints",
+                    keep_weights=start["keep_weights"],
                 )
             except Exception as error:
                 traceback.print_exc()

@@ -90,6 +90,16 @@ def tracked(root: Path) -> tuple[int, dict[str, int]]:
     return int(running), dict(rows)
 
 
+def registered(root: Path) -> tuple[dict[str, int], int]:
+    """Return how many registered models each arm has, and how many of all are named champion."""
+    with closing(sqlite3.connect(root / "mlflow.db")) as store:
+        arms = store.execute(
+            "select value, count(*) from model_version_tags where key = 'fints.arm' group by value"
+        ).fetchall()
+        named = store.execute("select count(*) from registered_model_aliases where alias = 'champion'")
+        return dict(arms), int(named.fetchone()[0])
+
+
 def waiting(folder: Path) -> int:
     """Return how many Optuna trials are RUNNING or WAITING."""
     with closing(sqlite3.connect(folder / "optuna.db")) as store:
@@ -140,6 +150,9 @@ def compare(root: Path, expected: dict[str, str], kept: dict[str, int]) -> list[
     wrong += [
         f"fit {key} has {finished.get(key, 0)} FINISHED runs" for key in fits if finished.get(key, 0) != 1
     ]
+    models, champions = registered(root)
+    if set(models.values()) != {1} or len(models) != 2 or champions != 1:
+        wrong.append(f"models of arms are registered {models}, champions {champions}")
     if waiting(folder):
         wrong.append(f"{waiting(folder)} trials are left RUNNING or WAITING")
     return wrong

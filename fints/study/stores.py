@@ -1,0 +1,73 @@
+"""Does an MLflow store answer? Asked before anything is fitted."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from fints.study.embedded import check_database
+
+__all__ = ["NO_PATIENCE", "check_tracker", "quiet"]
+
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+NO_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+
+
+def check_tracker(root: Path, uri: str | None) -> None:
+    """Refuse a tracker that does not answer, before anything is fitted.
+
+    Parameters
+    ----------
+    root : Path
+        Results folder, whose own store is looked at if it is there.
+    uri : str or None
+        An MLflow server or store in its place.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be used.
+    """
+    path = root / "mlflow.db"
+    if not uri:
+        if path.exists():
+            check_database(path)
+        return
+    quiet()
+    before = {name: os.environ.get(name) for name in NO_PATIENCE}
+    os.environ.update(NO_PATIENCE)
+    try:
+        from mlflow import MlflowClient
+
+        if "://" in uri and uri.partition(":")[0].partition("+")[0] in DATABASES:
+            # MLflow itself would try for half an hour.
+            _check_address(uri)
+        MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
+    except Exception as error:  # of MLflow, its drivers and the network, which share no base
+        line = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
+        raise ValueError(
+            f"--tracking-uri {uri} must be an MLflow server or store that answers, and does not ({line}): "
+            "start it, or leave the option out to track under the root."
+        ) from error
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ |= {} if value is None else {name: value}
+
+
+def _check_address(uri: str) -> None:
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(uri)
+    try:
+        sqlalchemy.inspect(engine).get_table_names()
+    finally:
+        engine.dispose()
+
+
+def quiet() -> None:
+    """Let MLflow and its tables say nothing of their own to the user, and nothing to anybody else."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
