@@ -141,11 +141,12 @@ def scaled_windows(
     near = recent(panel, start, data.features, context=data.context, end=until)
     if is_large(near, len(data.features)):
         return windows_of(near, data, scaler).select(start, end, labelled=False)
-    made = features(near, data.features)
+    since = None
     if start is not None:
-        # Days before the first window were only there for the features to look back on.
+        # Days before the first window are only there for the features to look back on.
         first = min(near.dates.search_sorted(start), len(near.dates) - 1) - (data.context - 1)
-        made = made.filter(pl.col("date") >= near.dates[max(0, first)])
+        since = near.dates[max(0, first)]
+    made = features(near, data.features, since=since)
     built = Windows.build(
         scaler.transform(made), None, data.features, context=data.context, min_valid=data.min_valid
     )

@@ -23,6 +23,7 @@ depend on its window alone, whatever rows come before or after.
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import re
 from collections.abc import Sequence
@@ -48,8 +49,8 @@ FEATURES: dict[str, str] = {
 NO_VOLATILITY = 1e-12
 
 
-def features(panel: Panel, names: Sequence[str]) -> pl.DataFrame:
-    """Compute features by name.
+def features(panel: Panel, names: Sequence[str], *, since: dt.date | None = None) -> pl.DataFrame:
+    """Compute features by name; with `since` those of the rows dated then or later, from the past of all.
 
     Returns
     -------
@@ -64,10 +65,11 @@ def features(panel: Panel, names: Sequence[str]) -> pl.DataFrame:
         If a name is no recipe and no column (the nearest is suggested), is both, or has impossible lags.
     """
     history = History.of(panel)
-    return panel.frame.select(
+    first = 0 if since is None else int(panel.frame["date"].search_sorted(since))
+    return panel.frame.slice(first).select(
         "date",
         "asset",
-        *(pl.Series(name, _feature(panel, history, name), dtype=pl.Float64) for name in names),
+        *(pl.Series(name, _feature(panel, history, name, first), dtype=pl.Float64) for name in names),
     )
 
 
@@ -122,15 +124,14 @@ class History:
     @classmethod
     def of(cls, panel: Panel) -> History:
         """Return the history of a panel; `rows` are those of ``panel.frame``."""
-        observed = (
-            panel.frame.select("asset", "date", panel.price)
-            .with_row_index("row")
-            .filter(pl.col(panel.price).is_not_null())
-            .sort("asset", "date")
-        )
-        counts = observed["asset"].rle_id().unique_counts().to_numpy().astype(np.int64)
-        rows = observed["row"].to_numpy().astype(np.int64)
-        return cls(rows, panel.frame.height, counts, logarithm(observed[panel.price].to_numpy()))
+        price = panel.frame[panel.price]
+        # Rows stand by date, and a stable sort by asset keeps that; small numbers are sorted by counting.
+        asset = panel.frame["asset"].cast(pl.Enum(panel.assets)).to_physical().to_numpy()
+        asset = asset.astype(np.uint16 if len(panel.assets) <= 2**16 else np.uint32)
+        traded = np.flatnonzero(price.is_not_null().to_numpy())
+        rows = traded[np.argsort(asset[traded], kind="stable")]
+        counts = np.bincount(asset[traded])
+        return cls(rows, panel.frame.height, counts[counts > 0], logarithm(price.to_numpy()[rows]))
 
     @classmethod
     def of_block(cls, prices: Array) -> History:
@@ -210,14 +211,16 @@ def lag(values: Array, k: int) -> Array:
     return shifted
 
 
-def _feature(panel: Panel, history: History, name: str) -> pl.Series:
+def _feature(panel: Panel, history: History, name: str, first: int) -> pl.Series:
+    """Return one feature of the rows from `first` on."""
     recipe = recipe_of(panel, name)
     if recipe is None:
-        return panel.frame[name]
+        return panel.frame[name].slice(first)
     family, lags = recipe
     if family == "rank":
-        return rank_of(panel.frame["date"], _feature(panel, history, name.removeprefix("rank_")))
-    return history.on_rows(history.feature(family, lags))
+        ranked = _feature(panel, history, name.removeprefix("rank_"), first)
+        return rank_of(panel.frame["date"].slice(first), ranked)
+    return history.on_rows(history.feature(family, lags)).slice(first)
 
 
 def rank_of(dates: pl.Series, values: pl.Series) -> pl.Series:

@@ -71,6 +71,13 @@ def test_what_is_kept_is_each_asset_s_own_last_trading_days_and_the_dates_asked_
     assert kept.dates.to_list() == sorted({*last["date"], *later["date"]})
 
 
+@pytest.mark.parametrize("place", [0, 7, 262, 399])
+def test_features_since_a_day_are_the_last_rows_of_all(panel: Panel, place: int) -> None:
+    since = panel.dates[place]
+    whole = features(panel, NAMES).filter(pl.col("date") >= since)
+    assert_frame_equal(features(panel, NAMES, since=since), whole, check_exact=True)
+
+
 def test_nothing_is_left_out_where_no_day_was_asked_for_or_none_is_there(panel: Panel) -> None:
     assert recent(panel, None, NAMES, context=4) is panel
     assert recent(panel, panel.dates[-1] + dt.timedelta(days=1), NAMES, context=4) is panel
