@@ -83,12 +83,17 @@ class SaturatedBranches(NetworkChange):
 
 
 class _Shrunk(torch.autograd.Function):
-    """The identity, whose backward pass multiplies by a constant."""
+    """The identity, whose backward pass multiplies by a constant; also under ``torch.func``."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, keep: float) -> Tensor:
-        ctx.keep = keep
+    def forward(x: Tensor, keep: float) -> Tensor:
         return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        _, ctx.keep = inputs
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:

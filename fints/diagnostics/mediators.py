@@ -1,0 +1,177 @@
+"""The mediators of the four causes, and whether an intervention moved the one it aims at and no other.
+
+==================  =========================================================================
+cause               mediators, mean over sublayers or one number a sublayer
+==================  =========================================================================
+representation      effective rank and root mean squared cosine of centred tokens of u, by sublayer
+gradient            norm of the gradient that the branch is trained with, and its signal, by sublayer
+noise               gap between training and test loss
+amplification       output change per unit of relative parameter change, and per optimiser step
+==================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fints.diagnostics.gradient_signal import gradient_signal
+from fints.diagnostics.output_change import output_change, step_output_change
+from fints.diagnostics.profile import evaluation_mode
+from fints.diagnostics.record import record
+from fints.diagnostics.similarity import effective_rank
+from fints.diagnostics.tokens import squared_cosine
+from fints.model import Transformer
+from fints.training import Steering, one_thread
+from fints.training.losses import Loss
+
+__all__ = ["MEDIATORS", "ManipulationCheck", "manipulation_check", "mediators", "relative_move"]
+
+MEDIATORS = {
+    "representation": ("effective_rank", "centred_cosine"),
+    "gradient": ("gradient_norm", "gradient_signal"),
+    "noise": ("train_test_gap",),
+    "amplification": ("output_change", "step_output_change"),
+}
+# What an intervention must move its own mediator by at least, and every other by less.
+MOVED, UNMOVED = 0.5, 0.1
+
+
+def mediators(
+    model: Transformer,
+    x: Tensor,
+    y: Tensor,
+    *,
+    loss: Loss,
+    steering: Steering | None = None,
+    update: Mapping[str, Tensor] | None = None,
+    train_loss: float | None = None,
+    test_loss: float | None = None,
+    seed: int = 0,
+) -> dict[str, list[float]]:
+    """Return the mediators of a network on one batch that stays the same, by name.
+
+    Parameters
+    ----------
+    model
+        Left as found.
+    x, y
+        A batch of at least two windows (B, T, F) and their targets (B, T).
+    loss
+        From `fints.training.make_loss`.
+    steering
+        That of the fit: the gradients are then those that it trains with. Without it they are the plain ones.
+    update
+        What the last optimiser step added to each parameter, by name; without it there is no
+        ``step_output_change``.
+    train_loss, test_loss
+        At the end of training, in evaluation mode; without both there is no ``train_test_gap``.
+    seed
+        Of the directions that the weights are moved in.
+
+    Returns
+    -------
+    dict of list
+        One number a sublayer, or one in all.
+    """
+    with evaluation_mode(model), one_thread(), torch.no_grad():
+        read = record(model, x).read
+    signal = gradient_signal(model, x, y, loss=loss)
+    found = {
+        "effective_rank": [float(effective_rank(u)) for u in read],
+        "centred_cosine": [float(squared_cosine(u)) for u in read],
+        "gradient_norm": _trained_norms(model, x, y, loss=loss, steering=steering),
+        "gradient_signal": signal.ratio.tolist(),
+        "output_change": [output_change(model, x, seed=seed)],
+    }
+    if update is not None:
+        found["step_output_change"] = [step_output_change(model, x, update)]
+    if train_loss is not None and test_loss is not None:
+        found["train_test_gap"] = [test_loss - train_loss]
+    return found
+
+
+def relative_move(before: list[float], after: list[float]) -> float:
+    r"""Return how far a mediator moved, relative to what it was.
+
+    .. math:: \Bigl(\sum_k (m'_k - m_k)^2 \Bigm/ \sum_k m_k^2\Bigr)^{1/2}
+
+    over its sublayers; 0.5 is a move by half. NaN where it was 0 everywhere.
+
+    Raises
+    ------
+    ValueError
+        If the two have not the same number of sublayers.
+    """
+    if len(before) != len(after) or not before:
+        raise ValueError(f"a move needs as many numbers before as after; got {len(before)} and {len(after)}.")
+    size = math.hypot(*before)
+    return math.dist(before, after) / size if size else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManipulationCheck:
+    """Whether a cell may carry a verdict.
+
+    `moves` has the `relative_move` of each mediator; `passed` is whether one of the cause aimed at moved by
+    at least 50 % and each of the others by less than 10 %; `reason` says what failed.
+    """
+
+    cause: str
+    passed: bool
+    moves: dict[str, float]
+    reason: str
+
+
+def manipulation_check(
+    before: Mapping[str, list[float]], after: Mapping[str, list[float]], *, cause: str
+) -> ManipulationCheck:
+    """Compare the mediators without and with an intervention that aims at `cause`.
+
+    Only mediators that both have are compared. What moved where nothing can be said (a mediator that was
+    0) counts as a failure.
+
+    Raises
+    ------
+    ValueError
+        If the cause is unknown, or none of its mediators was measured.
+    """
+    if cause not in MEDIATORS:
+        raise ValueError(f"unknown cause {cause!r}. Choose one of {', '.join(MEDIATORS)}.")
+    moves = {name: relative_move(before[name], after[name]) for name in before if name in after}
+    own = [name for name in MEDIATORS[cause] if name in moves]
+    if not own:
+        raise ValueError(f"none of {', '.join(MEDIATORS[cause])} was measured on both sides.")
+    still = [name for name in own if not moves[name] >= MOVED]
+    astray = [name for name in moves if name not in own and not moves[name] < UNMOVED]
+    reasons = []
+    if len(still) == len(own):
+        reasons.append("too little moved: " + ", ".join(f"{name} {moves[name]:.0%}" for name in own))
+    if astray:
+        reasons.append("moved too: " + ", ".join(f"{name} {moves[name]:.0%}" for name in astray))
+    return ManipulationCheck(cause=cause, passed=not reasons, moves=moves, reason="; ".join(reasons))
+
+
+def _trained_norms(
+    model: Transformer, x: Tensor, y: Tensor, *, loss: Loss, steering: Steering | None
+) -> list[float]:
+    """Return the norm of each branch's gradient as a step of the fit leaves it; no ``.grad`` is kept."""
+    held = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in held:
+        parameter.grad = None
+    with evaluation_mode(model), one_thread(), torch.enable_grad():
+        if steering is None:
+            loss(model(x), y).mean().backward()
+        else:
+            steering.gradients(model, lambda: loss(model(x), y), step=0)
+    norms = []
+    for branch in model.branches:
+        gradients = [p.grad.norm() for p in branch.parameters() if p.grad is not None]
+        norms.append(float(torch.stack(gradients).norm()) if gradients else 0.0)
+    for parameter, before in held:
+        parameter.grad = before
+    return norms
