@@ -20,13 +20,13 @@ from fints.data import Panel, StandardScaler, WindowSet
 from fints.data.decisions import Day, as_date, show
 from fints.data.learning import prepare
 from fints.diagnostics import Profiler
-from fints.forecasting import FittedNetwork, check_panel, scaled_windows
+from fints.forecasting import FittedNetwork, check_panel, scaled_windows, tables
 from fints.interventions import intervene
 from fints.model import Transformer, build, convert, estimate_memory
 from fints.saved import read_folder, write_folder
 from fints.training import FitResult, derive, fit, free_bytes, resolve_device
 
-__all__ = ["Forecaster", "load"]
+__all__ = ["Forecaster", "load", "predict_all"]
 
 _PROBE_WINDOWS = 64
 
@@ -239,8 +239,7 @@ class Forecaster(BaseEstimator):
     def predict(self, panel: Panel, *, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
         """Forecast every row of `panel` dated in [start, end].
 
-        With `start` the past that its forecasts cannot depend on is not looked at: one more day costs
-        the same however long the panel is.
+        With `start` one more day costs the same however long the panel is.
 
         Returns
         -------
@@ -258,7 +257,7 @@ class Forecaster(BaseEstimator):
         ValueError
             If `panel` is no panel, or the fit ran out of memory before it began.
         """
-        return self._fitted().table(panel, as_date(start), as_date(end))
+        return predict_all([self], panel, start, end)[0]
 
     def evaluate_frame(self, panel: Panel, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
         """Return forecasts beside outcomes, both in units of the target.
@@ -340,6 +339,16 @@ class Forecaster(BaseEstimator):
             target_std=self.target_std_,
             as_of=self.model_as_of_,
         )
+
+
+def predict_all(
+    forecasters: Sequence[Forecaster], panel: Panel, start: Day | None = None, end: Day | None = None
+) -> list[pl.DataFrame]:
+    """Return what each forecaster predicts, with windows made once for those that see the same.
+
+    Raises what `Forecaster.predict` raises.
+    """
+    return tables([one._fitted() for one in forecasters], panel, as_date(start), as_date(end))
 
 
 def load(path: str | Path) -> Forecaster:

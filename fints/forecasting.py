@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from fints.data.learning import is_large, windows_of
 from fints.model import Transformer
 from fints.training import predict
 
-__all__ = ["QUANTILES", "FittedNetwork", "check_panel", "scaled_windows"]
+__all__ = ["QUANTILES", "FittedNetwork", "check_panel", "scaled_windows", "tables"]
 
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 # Fixed, since another number of windows a batch may change the last bits of a forecast.
@@ -45,13 +45,9 @@ class FittedNetwork:
     target_std: float
     as_of: dt.date
 
-    def table(self, panel: Panel, start: dt.date | None, end: dt.date | None) -> pl.DataFrame:
-        """Return the table of `Forecaster.predict`."""
-        forecast = self._forecast(panel, start, end)
-        data = self.experiment.data
-        # Scales look back a few months and never forward; features may look back a year or more.
-        near = recent(panel, start, (), context=1, end=end)
-        units = targets(near, data.target, data.horizon).filter(between((start, end)))
+    def table(self, windows: WindowSet | None, units: pl.DataFrame) -> pl.DataFrame:
+        """Return the table of `Forecaster.predict` from windows and the targets of the rows wanted."""
+        forecast, data = self._forecast(windows), self.experiment.data
         unitless = data.target == "cross_sectional"
         units = units.with_columns(pl.col("scale").fill_null(1.0) if unitless else pl.col("scale"))
         table = units.join(forecast, on=["date", "asset"], how="left").sort("date", "asset")
@@ -77,8 +73,9 @@ class FittedNetwork:
 
     def outcomes(self, panel: Panel, start: dt.date | None, end: dt.date | None) -> pl.DataFrame:
         """Return the frame of `Forecaster.evaluate_frame`."""
-        forecast = self._forecast(panel, start, end)
+        check_panel(panel)
         data = self.experiment.data
+        forecast = self._forecast(_windows(self, panel, start, end))
         units = targets(recent(panel, start, (), context=1), data.target, data.horizon)
         units = units.filter(between((start, end)))
         extra = [pl.col("spread").log().alias("log_scale")] if "spread" in forecast.columns else []
@@ -97,15 +94,8 @@ class FittedNetwork:
             )
         )
 
-    def _forecast(self, panel: Panel, start: dt.date | None, end: dt.date | None) -> pl.DataFrame:
+    def _forecast(self, windows: WindowSet | None) -> pl.DataFrame:
         """Return what the network says of each window, in target units."""
-        check_panel(panel)
-        data = self.experiment.data
-        windows = (
-            scaled_windows(panel, self.scaler, data, start, end)
-            if panel.dates.len() >= data.context
-            else None
-        )
         if windows is None or len(windows) == 0:
             columns = COLUMNS[self.experiment.model.head]
             schema = {"date": pl.Date, "asset": pl.String, **dict.fromkeys(columns, pl.Float64)}
@@ -130,6 +120,36 @@ class FittedNetwork:
         else:
             scores = {name: np.full(len(spread), norm.ppf(level)) for name, level in QUANTILES.items()}
         return columns + [pl.Series(f"{name}_score", score) for name, score in scores.items()]
+
+
+def tables(
+    networks: Sequence[FittedNetwork], panel: Panel, start: dt.date | None, end: dt.date | None
+) -> list[pl.DataFrame]:
+    """Return the table of `Forecaster.predict` of each network; those that see the same share the work."""
+    check_panel(panel)
+    windows: dict[tuple[DataConfig, StandardScaler], WindowSet | None] = {}
+    units: dict[DataConfig, pl.DataFrame] = {}
+    made = []
+    for one in networks:
+        data = one.experiment.data
+        if (data, one.scaler) not in windows:
+            windows[data, one.scaler] = _windows(one, panel, start, end)
+        if data not in units:
+            # Scales look back a few months and never forward; features may look back a year or more.
+            near = recent(panel, start, (), context=1, end=end)
+            units[data] = targets(near, data.target, data.horizon).filter(between((start, end)))
+        made.append(one.table(windows[data, one.scaler], units[data]))
+    return made
+
+
+def _windows(
+    one: FittedNetwork, panel: Panel, start: dt.date | None, end: dt.date | None
+) -> WindowSet | None:
+    """Return the windows, None where the panel is shorter than one."""
+    data = one.experiment.data
+    if len(panel.dates) < data.context:
+        return None
+    return scaled_windows(panel, one.scaler, data, start, end)
 
 
 def scaled_windows(

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from fints.config import fingerprint
 from fints.data import Panel
 from fints.data.decisions import Day, as_date
-from fints.forecaster import Forecaster
+from fints.forecaster import Forecaster, predict_all
 from fints.forecaster import load as load_forecaster
 from fints.refits import SPEC, SUCCESSES, Refit, keep_fit, kept_fit, read_refits, write_refits
 
@@ -327,8 +327,7 @@ def _alone(members: list[Forecaster], panel: Panel, first: dt.date, last: dt.dat
 
 def _together(members: list[Forecaster], panel: Panel, first: dt.date, last: dt.date) -> pl.DataFrame:
     """Return the ensemble's forecasts dated in [first, last]."""
-    tables = [member.predict(panel, start=first, end=last) for member in members]
-    stacked = pl.concat(tables)
+    stacked = pl.concat(predict_all(members, panel, first, last))
     forecast = pl.col("forecast")
     columns = [forecast.mean()]
     if "scale" in stacked.columns:
