@@ -20,14 +20,17 @@ from torch import Tensor, nn
 
 from fints.residual.attention_residuals import AttentionResiduals, BlockAttentionResiduals
 from fints.residual.base import Branch, Residual, full_precision
+from fints.residual.by_depth import ByDepth
 from fints.residual.frac_connections import FracConnections, StaticFracConnections
+from fints.residual.fused_by_depth import FusedByDepth
 from fints.residual.fused_depth import FusedDepth
 from fints.residual.fused_frac import FusedFrac
 from fints.residual.fused_gated import FusedGated
 from fints.residual.gated_streams import GatedStreams
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
 from fints.residual.manifold import ITERATIONS, ManifoldHyperConnections
-from fints.residual.native import LANES, MOST_STREAMS
+from fints.residual.native import MOST_STREAMS
+from fints.residual.norm_arguments import whole_vectors
 from fints.residual.state_attention import StateAttention
 from fints.residual.stream_functions import Maps, Pending, write_and_gate, write_and_map, write_and_read
 from fints.residual.streams import copies
@@ -53,8 +56,7 @@ class Fused(ABC):
 
     def fits(self) -> bool:
         """Return whether the kernels are made for the scheme's sizes."""
-        width = self.scheme.final_norm.weight.shape[-1]
-        return width % LANES == 0 and self.scheme.num_streams <= MOST_STREAMS
+        return whole_vectors(self.scheme) and self.scheme.num_streams <= MOST_STREAMS
 
     def open(self, x: Tensor) -> Pending:
         """Return n copies of x."""
@@ -119,15 +121,21 @@ _FORMS: dict[type[Residual[Any]], type[Fused]] = {
 }
 
 
-def fused(scheme: Residual[Any]) -> Fused | FusedDepth | FusedFrac | FusedGated | None:
+FusedScheme = Fused | FusedDepth | FusedFrac | FusedGated | FusedByDepth
+
+
+def fused(scheme: Residual[Any]) -> FusedScheme | None:
     """Return the fused form of a scheme, or None where there is none for it or for its sizes."""
-    fused_scheme: Fused | FusedDepth | FusedFrac | FusedGated
+    fused_scheme: FusedScheme
     if isinstance(scheme, AttentionResiduals | BlockAttentionResiduals | StateAttention):
         fused_scheme = FusedDepth(scheme)
     elif isinstance(scheme, FracConnections | StaticFracConnections):
         fused_scheme = FusedFrac(scheme)
     elif isinstance(scheme, GatedStreams):
         fused_scheme = FusedGated(scheme)
+    elif isinstance(scheme, ByDepth):
+        parts = [part for part in scheme.parts if isinstance(part, Residual)]
+        fused_scheme = FusedByDepth(scheme, [fused(part) or part for part in parts])
     elif isinstance(scheme, ManifoldHyperConnections) and scheme.mix != "sinkhorn":
         return None
     elif form := _FORMS.get(type(scheme)):

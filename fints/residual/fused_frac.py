@@ -8,8 +8,8 @@ from torch import Tensor
 from fints.residual.base import Branch, full_precision
 from fints.residual.frac_connections import FracConnections, StaticFracConnections
 from fints.residual.frac_functions import Coefficients, PendingFractions, write_and_mix
-from fints.residual.native import LANES, MOST_STREAMS
-from fints.residual.norm_arguments import norm_arguments
+from fints.residual.native import MOST_STREAMS
+from fints.residual.norm_arguments import norm_arguments, whole_vectors
 
 __all__ = ["FusedFrac"]
 
@@ -29,8 +29,7 @@ class FusedFrac:
     def fits(self) -> bool:
         """Return whether the kernels are made for the scheme's sizes: fractions of whole vectors."""
         m = self.scheme.num_fractions
-        widths = [parameter.shape[-1] for parameter in self.scheme.norms.parameters()]
-        return m <= MOST_STREAMS and all(width % (m * LANES) == 0 for width in widths)
+        return m <= MOST_STREAMS and whole_vectors(self.scheme, m)
 
     def open(self, x: Tensor) -> PendingFractions:
         """Return x, on which nothing is due."""

@@ -7,8 +7,8 @@ from torch import Tensor
 from fints.residual.base import Branch, full_precision
 from fints.residual.gated_functions import PendingStreams, write_and_average, write_and_gate
 from fints.residual.gated_streams import GatedStreams
-from fints.residual.native import LANES, MOST_STREAMS
-from fints.residual.norm_arguments import norm_arguments
+from fints.residual.native import MOST_STREAMS
+from fints.residual.norm_arguments import norm_arguments, whole_vectors
 from fints.residual.streams import copies
 
 __all__ = ["FusedGated"]
@@ -28,8 +28,7 @@ class FusedGated:
 
     def fits(self) -> bool:
         """Return whether the kernels are made for the scheme's sizes."""
-        widths = [parameter.shape[-1] for parameter in self.scheme.norms.parameters()]
-        return self.scheme.num_streams <= MOST_STREAMS and all(width % LANES == 0 for width in widths)
+        return self.scheme.num_streams <= MOST_STREAMS and whole_vectors(self.scheme)
 
     def open(self, x: Tensor) -> PendingStreams:
         """Return n copies of x, on which nothing is due."""

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-__all__ = ["NormArguments", "norm_arguments"]
+from fints.residual.native import LANES
+
+__all__ = ["NormArguments", "norm_arguments", "whole_vectors"]
 
 
 class NormArguments(NamedTuple):
@@ -26,3 +28,12 @@ def norm_arguments(norm: nn.Module) -> NormArguments:
     assert norm.eps is not None
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     return NormArguments(norm.weight, bias, isinstance(norm, nn.LayerNorm), norm.eps)
+
+
+def whole_vectors(scheme: nn.Module, parts: int = 1) -> bool:
+    """Return whether each of so many parts of the scheme's width is made of whole vectors.
+
+    The width is read off `norms` and `final_norm`, which is the identity below another part of a mixture.
+    """
+    norms = [*scheme.get_submodule("norms").parameters(), *scheme.get_submodule("final_norm").parameters()]
+    return all(parameter.shape[-1] % (parts * LANES) == 0 for parameter in norms)
