@@ -100,5 +100,5 @@ def with_column() -> Callable[[Panel, str, pl.Expr], Panel]:
 
 @pytest.fixture(scope="session")
 def run_study() -> Callable[..., Any]:
-    """`Run` of tests/study/inline.py: a study run in this process, with its queue, fits, tables and report."""
+    """`Run` of tests/study/inline.py: a study in this process, with its queue, fits, tables and report."""
     return runpy.run_path(str(Path(__file__).parent.parent / "study" / "inline.py"))["Run"]
