@@ -54,22 +54,25 @@ def passed_through(
         for layer in range(0, num_sublayers, stride):
             state, first_value = sublayer(state, layer, first_value)
         return state
-    whole = isinstance(state, Tensor)
-    parts: tuple[Tensor, ...] = (state,) if whole else state
+    parts: tuple[Tensor, ...] = (state,) if isinstance(state, Tensor) else state
     length = segment_length(streams_of(x, parts), num_sublayers)
     for start in range(0, num_sublayers, length):
         layers = range(start, min(start + length, num_sublayers), stride)
+        # A mixture by depth changes from one kind of state to another.
+        whole = isinstance(state, Tensor)
+        parts = (state,) if whole else state
 
         # Tensors are passed one by one, where autograd sees them. The first values are an output of
         # the segment that recomputes them, so a later attention's gradient reaches them through it.
-        def segment(first_value: Tensor | None, *parts: Tensor, layers: range = layers) -> Any:
+        def segment(
+            first_value: Tensor | None, *parts: Tensor, layers: range = layers, whole: bool = whole
+        ) -> Any:
             now: Any = parts[0] if whole else parts
             for layer in layers:
                 now, first_value = sublayer(now, layer, first_value)
             return now, first_value
 
         state, first_value = checkpoint(segment, first_value, *parts, use_reentrant=False)
-        parts = (state,) if whole else state
     return state
 
 

@@ -16,7 +16,7 @@ __all__ = ["FusedByDepth"]
 class FusedByDepth:
     """A mixture whose parts run in their own fused forms, those without one plain.
 
-    The state is that of the part which the next sublayer belongs to, as a tuple.
+    The state is that of the part which the next sublayer belongs to.
 
     Parameters
     ----------
@@ -34,23 +34,23 @@ class FusedByDepth:
         """Return whether any part has a fused form."""
         return any(not isinstance(form, Residual) for form in self.forms)
 
-    def open(self, x: Tensor) -> tuple[Any, ...]:
+    def open(self, x: Tensor) -> Any:
         """Return what the first part opens."""
-        return _wrapped(self.forms[0].open(x))
+        return self.forms[0].open(x)
 
-    def step(self, state: tuple[Any, ...], layer: int, branch: Branch) -> tuple[Any, ...]:
+    def step(self, state: Any, layer: int, branch: Branch) -> Any:
         """Return the state after sublayer `layer`, or what the next part opens after a part's last one."""
         i, local = self._locate(layer)
-        after = self.forms[i].step(_unwrapped(state), local, branch)
+        after = self.forms[i].step(state, local, branch)
         if i + 1 < len(self.forms) and layer + 1 == self.scheme.starts[i + 1]:
             h = self.scheme.boundary_norms[i](self._merged(i, after, local + 1))
             after = self.forms[i + 1].open(h)
-        return _wrapped(after)
+        return after
 
-    def close(self, state: tuple[Any, ...], layer: int) -> Tensor:
+    def close(self, state: Any, layer: int) -> Tensor:
         """Return the read-out of the last part."""
         i, local = self._locate(layer)
-        z: Tensor = self.forms[i].close(_unwrapped(state), local)
+        z: Tensor = self.forms[i].close(state, local)
         return z
 
     def _locate(self, layer: int) -> tuple[int, int]:
@@ -62,12 +62,3 @@ class FusedByDepth:
         form = self.forms[i]
         h: Tensor = form.merge(state, layer) if isinstance(form, Residual) else form.close(state, layer)
         return h
-
-
-def _wrapped(state: Any) -> tuple[Any, ...]:
-    # Always a tuple: what recomputes a pass takes all states apart as the first one.
-    return (state,) if isinstance(state, Tensor) else tuple(state)
-
-
-def _unwrapped(state: tuple[Any, ...]) -> Any:
-    return state[0] if len(state) == 1 else state

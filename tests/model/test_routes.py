@@ -35,6 +35,20 @@ def test_checkpointing_changes_no_bit(model, x, residual):
     assert all(torch.equal(gradients[name], g) for name, g in plain_gradients.items())
 
 
+@pytest.mark.parametrize("below", ["attention_residuals", "pre_norm"])
+@pytest.mark.parametrize("above", ["denseformer", "dynamic_hyper_connections"])
+def test_checkpointing_takes_a_mixture_whose_parts_have_other_kinds_of_state(model, x, below, above):
+    options = {"segments": [[below, 2], [above, 2]]}
+    network = model(residual="by_depth", residual_options=options, depth=4, random=True)
+    for call in (network, network.compiled()):
+        network.activation_checkpointing = False
+        plain, plain_gradients = passed(network, call, x)
+        network.activation_checkpointing = True
+        mean, gradients = passed(network, call, x)
+        assert torch.equal(mean, plain)
+        assert all(torch.equal(gradients[name], g) for name, g in plain_gradients.items())
+
+
 def test_checkpointing_replays_dropout(model, x, residual):
     network = model(residual=residual, random=True, dropout=0.3)
     routes = []

@@ -67,7 +67,7 @@ def test_the_fused_pass_is_the_plain_one_and_so_are_its_gradients(segments, norm
 
 
 def test_a_mixture_of_plain_parts_is_plain():
-    segments = [["pre_norm", 1], ["deep_norm", 1]]
+    segments = [["denseformer", 1], ["gated_copies", 1]]
     assert fused(build_residual("by_depth", {"segments": segments}, width=WIDTH, num_sublayers=4)) is None
 
 
