@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from fints.data import simulate
 
 FILES = ("forecasts.parquet", "profile.parquet", "result.json", "timing.json", "metrics.json")
+# Of a forecaster that was kept only the manifest knows.
+WEIGHTS = "forecaster/weights.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def again(run: Any, patch: pytest.MonkeyPatch) -> Any:
     return type(run)(patch, run.folder.root, Path(run.plan.dataset.reference))
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, WEIGHTS])
 def test_a_fit_lacking_a_file_is_set_aside_and_made_again(
     done: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -41,11 +44,11 @@ def test_a_fit_lacking_a_file_is_set_aside_and_made_again(
     assert second.report() == report
 
 
-@pytest.mark.parametrize("manifest", [True, False])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(("name", "manifest"), [*itertools.product(FILES, (True, False)), (WEIGHTS, True)])
 def test_a_torn_file_is_found_with_and_without_a_manifest(done: Any, name: str, manifest: bool) -> None:
     fit = done.final_fit()
-    path, kept = fit / name, {entry: entry.read_bytes() for entry in fit.iterdir()}
+    path = fit / name
+    kept = {entry: entry.read_bytes() for entry in fit.rglob("*") if entry.is_file()}
     assert fit.name in done.folder.whole()
     path.write_bytes(kept[path][:-3])
     if not manifest:
