@@ -219,6 +219,8 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         return 1
     analysis, page = _write_report(folder)
     models = _log_models(plan, folder, analysis, outcome) if arguments.models else []
+    if said := analysis.found.sentence.replace("**", ""):
+        console.print(f"\n{said}", highlight=False, markup=False)
     for line in finished_lines(plan, folder, outcome, page, tracking_uri=arguments.tracking_uri) + models:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if outcome.untracked:
