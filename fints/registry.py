@@ -329,12 +329,16 @@ def _save_model(path: Path, folder: Path, forecaster: AnyForecaster, mlflow_mode
 def _signature(columns: list[str], *, distributional: bool) -> Any:
     """Return the tables that go in (`columns` beside date and asset) and come out."""
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
 
-    table = [ColSpec("datetime", "date"), ColSpec("string", "asset")]
+    table: list[ColSpec | TensorSpec] = [ColSpec("datetime", "date"), ColSpec("string", "asset")]
     table += [ColSpec("double", name) for name in columns]
     numbers = ["forecast", *(["scale", "q05", "q50", "q95"] if distributional else [])]
-    forecasts = [ColSpec("datetime", "decision_time"), ColSpec("string", "asset"), ColSpec("long", "horizon")]
+    forecasts: list[ColSpec | TensorSpec] = [
+        ColSpec("datetime", "decision_time"),
+        ColSpec("string", "asset"),
+        ColSpec("long", "horizon"),
+    ]
     forecasts += [ColSpec("double", name) for name in numbers]
     forecasts += [ColSpec("datetime", "model_as_of"), ColSpec("datetime", "available_at")]
     asked = [ParamSpec("start", "string", None), ParamSpec("end", "string", None)]
