@@ -1,7 +1,7 @@
-"""Photograph the MLflow pages of a study: its runs, the comparison of its arms, one arm.
+"""Photograph the MLflow pages of a study: its runs, the comparison of its arms, one arm, its models.
 
     pip install playwright
-    python docs/screenshots.py ROOT STUDY
+    python docs/screenshots.py ROOT STUDY [--only models]
 
 ROOT is a results folder and STUDY the name of an MLflow experiment in it, as `fints ui --root ROOT` prints
 them. Needs Chromium (`--chromium PATH`). Writes docs/mlflow-*.png.
@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fints.ui import pages, store
+from fints.ui import address, pages, store
 
 HERE = Path(__file__).parent
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
 def main() -> None:
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("study")
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
     parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--only", choices=("runs", "models"), help="one part of the pages")
     given = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -40,7 +42,10 @@ def main() -> None:
     try:
         page = next(page for page in pages(store(given.root), port) if page.study == given.study)
         _wait(port)
-        _photograph(page.runs, page.compare, given.out, given.chromium)
+        if given.only != "models":
+            _photograph(page.runs, page.compare, given.out, given.chromium)
+        if given.only != "runs":
+            _photograph_models(address(port), given.study.replace("/", "-"), given.out, given.chromium)
     finally:
         server.terminate()
         server.wait()
@@ -57,9 +62,8 @@ def _wait(port: int) -> None:
 def _photograph(runs: str, compare: str | None, out: Path, chromium: str) -> None:
     from playwright.sync_api import sync_playwright
 
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=quiet)
+        browser = play.chromium.launch(executable_path=chromium, args=QUIET)
         page = browser.new_page(viewport={"width": 1500, "height": 1100})
         _open(page, runs)
         for name in ("Model training", "Close"):
@@ -78,6 +82,21 @@ def _photograph(runs: str, compare: str | None, out: Path, chromium: str) -> Non
         page.wait_for_timeout(5000)
         _press(page, "Show more")
         page.screenshot(path=out / "mlflow-run.png")
+        browser.close()
+
+
+def _photograph_models(base: str, name: str, out: Path, chromium: str) -> None:
+    """Photograph the registered models of a study, and the page of its champion."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=QUIET)
+        page = browser.new_page(viewport={"width": 1500, "height": 800})
+        _open(page, f"{base}/#/models/{name}")
+        for word in ("Model training", "Close"):
+            _press(page, word)
+        _open(page, f"{base}/#/models/{name}")
+        page.screenshot(path=out / "mlflow-models.png")
         browser.close()
 
 

@@ -94,7 +94,7 @@ def default_tracking_uri() -> str:
     """Return MLFLOW_TRACKING_URI, else the address of the store in which studies track."""
     if chosen := os.environ.get("MLFLOW_TRACKING_URI"):
         return chosen
-    return f"sqlite:///{(home() / 'mlflow.db').absolute()}"
+    return f"sqlite:///{(home() / 'mlflow.db').resolve()}"
 
 
 def log(

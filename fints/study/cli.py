@@ -285,7 +285,9 @@ def _log_models(plan: Plan, folder: StudyFolder, analysis: Analysis, outcome: Ou
     """Put each arm's forecaster into MLflow and return the lines on it; a failing store costs no report."""
     from fints.study.model_log import log_models
 
-    if outcome.untracked or outcome.failures or not outcome.link or outcome.tracker is None:
+    if outcome.failures:
+        return ["", "models   none before every fit is there"]
+    if outcome.untracked or not outcome.link or outcome.tracker is None:
         return []
     try:
         with folder.held():

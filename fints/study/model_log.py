@@ -24,22 +24,25 @@ class LoggedModels:
     """What stands in the registry after a run.
 
     `versions` maps an arm to its version of the registered model `name`, `without` an arm to why it has
-    none.
+    none; `elsewhere` is the store's address where `fints.load` would not look by itself.
     """
 
     name: str
     choice: Choice
+    elsewhere: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     without: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Return what a person reads of it."""
-        told = [f"models   {self.name}: {len(self.versions)} in MLflow, one an arm"] if self.versions else []
+        told = [f"models   {len(self.versions)} in MLflow, one an arm"] if self.versions else []
         told += [f"         none of arm {arm}: {reason}" for arm, reason in self.without.items()]
         if self.choice.arm in self.versions:
+            where = f', tracking_uri="{self.elsewhere}"' if self.elsewhere else ""
             told += [
-                f"champion {self.choice.arm} ({self.choice.reason}), in Python",
-                f'fints.load("models:/{self.name}@{CHAMPION}")',
+                f"champion {self.choice.arm}",
+                f"         ({self.choice.reason}); in Python:",
+                f'fints.load("models:/{self.name}@{CHAMPION}"{where})',
             ]
         elif self.versions:
             told += [f"         no champion: {self.choice.reason}"]
@@ -65,11 +68,12 @@ def log_models(plan: Plan, folder: StudyFolder, analysis: Analysis, tracker: Tra
     """
     import polars as pl
 
-    from fints.registry import log
+    from fints.registry import default_tracking_uri, log
 
     fits = pl.read_parquet(folder.path / "fits.parquet").to_dicts()
     final = [row for row in fits if row["role"] == "final"]
     made = LoggedModels(model_name(plan), champion(analysis.spec, fits, analysis.decision))
+    made.elsewhere = "" if tracker.uri == default_tracking_uri() else tracker.uri
     for arm in plan.arms:
         own = [row for row in final if row["arm"] == arm.name]
         try:

@@ -66,6 +66,7 @@ class Tracker:
         self._finished: set[str] = set()
         self.seconds: dict[str, float] = {}
         self.experiment_id = ""
+        self.uri = ""
 
     def open(self, fits: Path) -> None:
         """Create or find stores, experiment and arms, and settle what a dead driver left RUNNING.
@@ -80,6 +81,7 @@ class Tracker:
             from mlflow import MlflowClient
         with self._timed("schema"):
             uri = self._uri or embedded(self._root / "mlflow.db", self._create_tables)
+            self.uri = uri.partition("?")[0] if not self._uri else uri
             self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
             self.experiment_id = self._experiment()
         with self._timed("calls"):
