@@ -125,7 +125,8 @@ class _Attention(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         batch, tokens, width = u.shape
         rows = u.reshape(-1, width)
-        qkv = torch.addmm(b_in, rows, w_in.t())
+        # Without its bias, which the kernel adds.
+        qkv = rows @ w_in.t()
         table, first = (None if each is None else each.contiguous() for each in (table, first))
         mixed = torch.empty_like(rows)
         whole, rest = divmod(tokens, LANES)
@@ -134,7 +135,7 @@ class _Attention(torch.autograd.Function):
         shares = u.new_empty(batch * num_heads, vectors, LANES) if kept else None
         ctx.sizes = (batch, tokens, num_heads, width // num_heads)
         kernels().fints_attention(
-            *_given(ctx.sizes, qkv, table, first, mix),
+            *_given(ctx.sizes, qkv, b_in, table, first, mix),
             address(mixed),
             address(shares),
             torch.get_num_threads(),
@@ -155,7 +156,7 @@ class _Attention(torch.autograd.Function):
         sizes = [qkv.shape[-1], 0 if table is None else table.numel(), 0 if first is None else 2]
         sums = rows.new_zeros(sum(sizes))
         kernels().fints_attention_back(
-            *_given(ctx.sizes, qkv, table, first, mix),
+            *_given(ctx.sizes, qkv, None, table, first, mix),
             *(address(each) for each in (shares, dmixed, dqkv, dfirst, sums)),
             torch.get_num_threads(),
         )
@@ -182,10 +183,11 @@ class _Attention(torch.autograd.Function):
 def _given(
     sizes: tuple[int, int, int, int],
     qkv: Tensor,
+    bias: Tensor | None,
     table: Tensor | None,
     first: Tensor | None,
     mix: Tensor | None,
 ) -> tuple[Any, ...]:
     """Return the first arguments of both passes."""
     context = 0 if table is None else table.shape[-1]
-    return (*sizes, address(qkv), address(table), context, address(first), address(mix))
+    return (*sizes, address(qkv), address(bias), address(table), context, address(first), address(mix))

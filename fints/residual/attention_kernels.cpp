@@ -182,7 +182,8 @@ inline Rows values_of(const Attention& a, int64_t window, int h, float* room) {
 }
 
 // mixed (b, t, d), and in `shares` (b, g, vectors, 16), unless null, what the way back needs.
-void attention(const Attention& a, float* mixed, float* shares, int threads) {
+// `qkv` comes without its bias, which is added to it first, in place.
+void attention(const Attention& a, float* qkv, const float* bias, float* mixed, float* shares, int threads) {
     const Lines lines(a);
     const int64_t step = 3 * a.d(), vectors = a.vectors();
     const float scale = 1.0f / __builtin_sqrtf(float(a.size));
@@ -191,6 +192,9 @@ void attention(const Attention& a, float* mixed, float* shares, int threads) {
         for (int64_t each = first * a.g; each < last * a.g; each++) {
             const int64_t window = each / a.g;
             const int h = int(each % a.g);
+            if (h == 0)
+                for (int64_t token = window * a.t; token < (window + 1) * a.t; token++)
+                    for (int64_t c = 0; c < step; c++) qkv[token * step + c] += bias[c];
             const float *q = a.qkv + window * a.t * step + h * a.size, *k = q + a.d();
             const Rows v = values_of(a, window, h, room.data());
             float* kept = shares ? shares + each * vectors * LANES : nullptr;
@@ -310,12 +314,13 @@ void attention_back(const Attention& a, const float* shares, const float* dmixed
 
 extern "C" {
 
-void fints_attention(int64_t b, int64_t t, int g, int size, const float* qkv, const float* table, int64_t context,
-                     const float* first, const float* mix, float* mixed, float* shares, int threads) {
-    attention({b, t, g, size, qkv, table, context, first, mix}, mixed, shares, threads);
+void fints_attention(int64_t b, int64_t t, int g, int size, float* qkv, const float* bias, const float* table,
+                     int64_t context, const float* first, const float* mix, float* mixed, float* shares,
+                     int threads) {
+    attention({b, t, g, size, qkv, table, context, first, mix}, qkv, bias, mixed, shares, threads);
 }
 
-void fints_attention_back(int64_t b, int64_t t, int g, int size, const float* qkv, const float* table,
+void fints_attention_back(int64_t b, int64_t t, int g, int size, const float* qkv, const float*, const float* table,
                           int64_t context, const float* first, const float* mix, const float* shares,
                           const float* dmixed, float* dqkv, float* dfirst, float* sums, int threads) {
     attention_back({b, t, g, size, qkv, table, context, first, mix}, shares, dmixed, dqkv, dfirst, sums, threads);

@@ -26,11 +26,14 @@ from fints.residual.fused_by_depth import FusedByDepth
 from fints.residual.fused_depth import FusedDepth
 from fints.residual.fused_frac import FusedFrac
 from fints.residual.fused_gated import FusedGated
+from fints.residual.fused_single import FusedPostNorm, FusedSingle
 from fints.residual.gated_streams import GatedStreams
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
 from fints.residual.manifold import ITERATIONS, ManifoldHyperConnections
 from fints.residual.native import MOST_STREAMS
 from fints.residual.norm_arguments import whole_vectors
+from fints.residual.single_stream import PostNorm, PreNorm
+from fints.residual.skip_weights import LayerScale, LearnableSkip, SkipInit
 from fints.residual.state_attention import StateAttention
 from fints.residual.stream_functions import Maps, Pending, write_and_gate, write_and_map, write_and_read
 from fints.residual.streams import copies
@@ -114,14 +117,13 @@ class _Manifold(Fused):
         )
 
 
+FusedScheme = Fused | FusedByDepth | FusedDepth | FusedFrac | FusedGated | FusedPostNorm | FusedSingle
+
 _FORMS: dict[type[Residual[Any]], type[Fused]] = {
     StaticHyperConnections: _Static,
     DynamicHyperConnections: _Dynamic,
     ManifoldHyperConnections: _Manifold,
 }
-
-
-FusedScheme = Fused | FusedDepth | FusedFrac | FusedGated | FusedByDepth
 
 
 def fused(scheme: Residual[Any]) -> FusedScheme | None:
@@ -131,6 +133,10 @@ def fused(scheme: Residual[Any]) -> FusedScheme | None:
         fused_scheme = FusedDepth(scheme)
     elif isinstance(scheme, FracConnections | StaticFracConnections):
         fused_scheme = FusedFrac(scheme)
+    elif isinstance(scheme, PreNorm | LearnableSkip | LayerScale | SkipInit):
+        fused_scheme = FusedSingle(scheme)
+    elif isinstance(scheme, PostNorm):
+        fused_scheme = FusedPostNorm(scheme)
     elif isinstance(scheme, GatedStreams):
         fused_scheme = FusedGated(scheme)
     elif isinstance(scheme, ByDepth):

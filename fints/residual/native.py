@@ -44,7 +44,8 @@ COMPILERS = ("g++", "clang++", "c++")
 _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 # Of every function but the first argument, t; the last is the number of threads.
 _WRITE = [_LONG, _INT, *[_POINTER] * 3, _LONG]
-_ATTENTION = [_LONG, _INT, _INT, *[_POINTER] * 2, _LONG, *[_POINTER] * 2]
+_ATTENTION = [_LONG, _INT, _INT, *[_POINTER] * 3, _LONG, *[_POINTER] * 2]
+_SINGLE = [_LONG, *[_POINTER] * 4, _INT, *[_POINTER] * 2, _INT, _FLOAT]
 _DEPTH = [_LONG, _LONG, _POINTER, *[_INT] * 5, _FLOAT, _FLOAT, *[_POINTER] * 2, _INT, _FLOAT, _POINTER]
 _FRAC = [*_WRITE, *[_POINTER] * 10, _INT, _FLOAT, _FLOAT]
 _GATED = [_LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 2]
@@ -64,6 +65,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "fints_frac_back": [*_FRAC, *[_POINTER] * 19],
     "fints_gated": [*_GATED, *[_POINTER] * 5],
     "fints_gated_back": [*_GATED, *[_POINTER] * 12],
+    "fints_single": [*_SINGLE, *[_POINTER] * 3],
+    "fints_single_back": [*_SINGLE, *[_POINTER] * 6],
     "fints_manifold": [*_WRITE, *[_POINTER] * 3, _FLOAT, _INT, *[_POINTER] * 6],
     "fints_manifold_back": [*_WRITE, *[_POINTER] * 3, _FLOAT, _INT, *[_POINTER] * 10],
 }

@@ -86,7 +86,7 @@ def test_fused_streams_equal_plain_ones_for_any_number(some, x, residual, num_st
 
 
 @pytest.mark.parametrize("residual", STREAMS)
-@pytest.mark.parametrize("windows, tokens", [(1, 1), (3, 7), (4, 8)])
+@pytest.mark.parametrize(("windows", "tokens"), [(1, 1), (3, 7), (4, 8)])
 def test_fused_streams_equal_plain_ones_for_any_number_of_tokens(some, x, residual, windows, tokens):
     network = some(residual=residual)
     agree(network, network.compiled(), x[:windows, :tokens])
