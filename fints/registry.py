@@ -87,7 +87,8 @@ def load(where: str | Path, *, tracking_uri: str | None = None) -> AnyForecaster
                 f"runs:/RUN_ID/NAME; got {where!r}."
             )
         return load_folder(where)
-    return load_folder(_fetch(where, tracking_uri or default_tracking_uri()))
+    with tempfile.TemporaryDirectory() as scratch:
+        return load_folder(_fetch(where, tracking_uri or default_tracking_uri(), Path(scratch)))
 
 
 def default_tracking_uri() -> str:
@@ -193,8 +194,8 @@ def forecast_pandas(
     return forecaster.predict(Panel(pl.from_pandas(frame)), start=start, end=end).to_pandas()
 
 
-def _fetch(where: str, uri: str) -> Path:
-    """Return the folder of a forecaster in MLflow, copied here where it is not on this machine."""
+def _fetch(where: str, uri: str, scratch: Path) -> Path:
+    """Return a copy of the folder of a forecaster in MLflow, made under `scratch`."""
     try:
         from mlflow import MlflowClient
         from mlflow.artifacts import download_artifacts
@@ -213,7 +214,8 @@ def _fetch(where: str, uri: str) -> Path:
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     try:
         location = _location(client, where)
-        return Path(download_artifacts(artifact_uri=f"{location.rstrip('/')}/{PLACE}", tracking_uri=uri))
+        address = f"{location.rstrip('/')}/{PLACE}"
+        return Path(download_artifacts(artifact_uri=address, tracking_uri=uri, dst_path=str(scratch)))
     except (MlflowException, OSError) as error:
         line = (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
         raise ValueError(f"{where} cannot be loaded from {uri}: {line}.{_known(client, where)}") from error
