@@ -17,7 +17,7 @@ from fints.interventions.base import (
     WindowChange,
 )
 from fints.interventions.gradient import GradientEqualiser, GradientEqualiserPlacebo
-from fints.interventions.planted_amplification import BranchGain, SharpInputs
+from fints.interventions.planted_amplification import BranchGain, RisingUpdates, SharpInputs
 from fints.interventions.planted_collapse import LowRankOutputs, TokenPull
 from fints.interventions.planted_overfitting import FewWindows, NoisyTargets
 from fints.interventions.planted_vanishing import SaturatedBranches, ShrunkGradients
@@ -46,6 +46,7 @@ __all__ = [
     "OutputChangeStep",
     "Penalty",
     "Relief",
+    "RisingUpdates",
     "SaturatedBranches",
     "ScaledInputs",
     "SharpInputs",

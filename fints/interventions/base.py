@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from fints.interventions.passing import Passing
@@ -36,6 +37,7 @@ __all__ = [
     "UpdateChange",
     "WindowChange",
     "checked_dose",
+    "one_cycle",
 ]
 
 Cause = Literal["representation", "gradient", "noise", "amplification"]
@@ -113,3 +115,13 @@ def checked_dose(name: str, dose: float, *, most: float | None = None) -> float:
         upper = "" if most is None else f" and at most {most:g}"
         raise ValueError(f"the dose of {name} must be a number of at least 0{upper}; got {dose!r}.")
     return float(dose)
+
+
+def one_cycle(number: int, seed: int) -> list[int]:
+    """Return a permutation of `number` places that is one cycle through all (Sattolo's algorithm)."""
+    generator = torch.Generator().manual_seed(seed)
+    places = list(range(number))
+    for last in range(number - 1, 0, -1):
+        other = int(torch.randint(last, (), generator=generator))
+        places[last], places[other] = places[other], places[last]
+    return places

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fints.interventions.base import BackwardChange, Cause, Role, checked_dose
+from fints.interventions.base import BackwardChange, Cause, Role, checked_dose, one_cycle
 from fints.interventions.passing import Passing
 from fints.training import derive
 
@@ -104,7 +104,7 @@ class GradientEqualiserPlacebo(BackwardChange):
 
         passing.rule = equalise
         torch.autograd.grad(mean, weights, retain_graph=True, materialize_grads=True)
-        cycle = _cycle(len(passing.outputs), self.seed)
+        cycle = one_cycle(len(passing.outputs), self.seed)
         passing.rule = lambda layer, g: g * factors.get(cycle[layer], 1.0)
         mean.backward(retain_graph=retain_graph)
         passing.rule = None
@@ -142,13 +142,3 @@ def _match(weights: list[nn.Parameter], length: Tensor) -> None:
 
 def _norm(tensors: list[Tensor]) -> Tensor:
     return torch.stack([tensor.norm() for tensor in tensors]).norm()
-
-
-def _cycle(number: int, seed: int) -> list[int]:
-    """Return a permutation that is one cycle through all of `number` (Sattolo's algorithm)."""
-    generator = torch.Generator().manual_seed(seed)
-    places = list(range(number))
-    for last in range(number - 1, 0, -1):
-        other = int(torch.randint(last, (), generator=generator))
-        places[last], places[other] = places[other], places[last]
-    return places

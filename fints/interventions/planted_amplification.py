@@ -1,13 +1,17 @@
-"""Amplification, planted in two ways: networks whose output moves more for the same change of weights."""
+"""Amplification, planted: networks whose output moves more for the same change of weights, or in a step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from fints.interventions.base import Cause, NetworkChange, Role, checked_dose
+import torch
+from torch import Tensor, nn
+
+from fints.interventions.base import Cause, NetworkChange, Role, UpdateChange, checked_dose
 from fints.residual import Branch, Residual
 
-__all__ = ["BranchGain", "SharpInputs"]
+__all__ = ["BranchGain", "RisingUpdates", "SharpInputs"]
 
 
 class BranchGain(NetworkChange):
@@ -16,7 +20,8 @@ class BranchGain(NetworkChange):
     .. math:: y_k \leftarrow (1 + d)\, y_k
 
     with d the dose. The network leans more on its branches than on its skips, so a change in one branch is
-    carried through all the branches above it.
+    carried through all the branches above it. For schemes that norm their trunk: under Pre-Norm the final
+    norm takes the gain out again, and hardly more comes of it than a network whose embedding counts less.
 
     Parameters
     ----------
@@ -62,3 +67,39 @@ class SharpInputs(NetworkChange):
     def alter(self, residual: Residual[Any], state: Any, layer: int, branch: Branch) -> tuple[Any, Branch]:
         """Return the state, and the branch with its input multiplied."""
         return state, lambda u: branch(u * (1 + self.dose))
+
+
+class RisingUpdates(UpdateChange):
+    r"""Lengthen every update of the branches, the more the deeper they are.
+
+    .. math:: \Delta_k \leftarrow \Delta_k \left(1 + d\, \frac{k + 1}{L}\right)
+
+    with d the dose and L sublayers. The function and its gradients are those of the healthy network; a step
+    changes the output more than its learning rate says.
+
+    Parameters
+    ----------
+    dose : float
+        d, from 0 on.
+    seed : int
+        Not used.
+    """
+
+    cause: ClassVar[Cause] = "amplification"
+    role: ClassVar[Role] = "disease"
+
+    def __init__(self, *, dose: float, seed: int) -> None:
+        self.dose = checked_dose("rising_updates", dose)
+
+    def update(
+        self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float
+    ) -> None:
+        """Take the step and lengthen it."""
+        branches = list(model.get_submodule("branches").children())
+        before = [[p.detach().clone() for p in branch.parameters()] for branch in branches]
+        take()
+        with torch.no_grad():
+            for k, (branch, weights) in enumerate(zip(branches, before, strict=True)):
+                factor = self.dose * (k + 1) / len(branches)
+                for parameter, old in zip(branch.parameters(), weights, strict=True):
+                    parameter.add_(factor * (parameter - old))

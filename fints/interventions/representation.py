@@ -7,31 +7,39 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from fints.interventions.base import Cause, Penalty, Role, checked_dose
+from fints.interventions.base import Cause, Penalty, Role, checked_dose, one_cycle
 from fints.interventions.passing import Passing
 from fints.training import derive
 
 __all__ = ["Decorrelation", "DecorrelationPlacebo", "alignment"]
 
 
-def alignment(read: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
+def alignment(read: Sequence[Tensor], outputs: Sequence[Tensor], order: Tensor | None = None) -> Tensor:
     r"""Return how much tokens point the same way and neighbouring increments along each other, in [0, 2].
 
-    .. math:: \frac1L \sum_k \frac{1}{N(N-1)} \sum_{t \ne t'} \cos^2(\tilde u_{k,t}, \tilde u_{k,t'})
-        + \frac1{L-1} \sum_{k \ge 1} \frac1N \sum_t \cos^2(y_{k-1,t}, y_{k,t})
+    .. math:: \frac1L \sum_k \frac{1}{N(N-1)} \sum_{t \ne t'} \cos^2(\tilde u_{k,t}, P \tilde u_{k,t'})
+        + \frac1{L-1} \sum_{k \ge 1} \frac1N \sum_t \cos^2(y_{k,t}, P y_{k-1,t})
 
-    with :math:`\tilde u_k` what sublayer k reads less its mean token, and y_k what its branch returns. The
-    first sum is 1 where all centred tokens lie on one line, and about 1 / D where they fill the space: it
-    falls as their effective rank rises. Differentiable; a token or increment of length 0 counts as
-    orthogonal to all.
+    with :math:`\tilde u_k` what sublayer k reads less its mean token, y_k what its branch returns, and P the
+    identity. The first sum is 1 where all centred tokens lie on one line, and about 1 / D where they fill the
+    space: it falls as their effective rank rises. Differentiable; a token or increment of length 0 counts
+    as orthogonal to all.
+
+    Parameters
+    ----------
+    read, outputs
+        u_k and y_k, (B, T, D) each.
+    order
+        A permutation of the D coordinates, to stand for P; then this measures nothing.
     """
-    tokens = torch.stack([_squared_cosine(u) for u in read]).mean()
-    along = [(_unit(a) * _unit(b)).sum(-1).square().mean() for a, b in itertools.pairwise(outputs)]
+    tokens = torch.stack([_squared_cosine(u, order) for u in read]).mean()
+    pairs = itertools.pairwise(outputs)
+    along = [(_permuted(_unit(a), order) * _unit(b)).sum(-1).square().mean() for a, b in pairs]
     return tokens + (torch.stack(along).mean() if along else tokens.new_zeros(()))
 
 
@@ -64,23 +72,21 @@ class Decorrelation(Penalty):
 
 
 class DecorrelationPlacebo(Penalty):
-    r"""The penalty of `Decorrelation`, with what it asks of one token asked of another.
+    r"""The penalty of `Decorrelation` with permuted targets: a pull as strong and as steady, at nothing.
 
-    .. math:: a = \sum_k \Bigl(\frac{\partial u_k}{\partial\theta}\Bigr)^{\!\top} \Pi_k
-        \frac{\partial\,\mathrm{alignment}}{\partial u_k} +
-        \Bigl(\frac{\partial y_k}{\partial\theta}\Bigr)^{\!\top} \Pi'_k
-        \frac{\partial\,\mathrm{alignment}}{\partial y_k}
+    As there, with P in `alignment` a permutation of the D coordinates in one cycle, drawn from the seed and
+    the same at every step and sublayer: a token is asked to be orthogonal to the others with their
+    coordinates in another order, which says nothing of how many directions they fill.
 
-    with :math:`\Pi` permutations of the N tokens, drawn from the seed anew for each step and sublayer. What
-    pulls at the tokens has the same lengths and the same mean, and the whole gradient the same share of the
-    loss's as in `Decorrelation`; only its targets are wrong.
+    Permuting whose gradient a token gets, rather than what it is asked, would be no placebo: the part that
+    all tokens share, which moves biases and gains, would stay as it is.
 
     Parameters
     ----------
     dose : float
         As in `Decorrelation`.
     seed : int
-        Draws the permutations.
+        Draws P.
     """
 
     cause: ClassVar[Cause] = "representation"
@@ -91,40 +97,23 @@ class DecorrelationPlacebo(Penalty):
         self.seed = derive(seed, "decorrelation_placebo")
 
     def add(self, passing: Passing, model: nn.Module, *, step: int) -> None:
-        """Add the pull of the penalty, permuted over tokens."""
-        generator = torch.Generator().manual_seed(derive(self.seed, step))
-
-        def permuted(z: Tensor) -> Tensor:
-            number = z.numel() // z.shape[-1]
-            order = torch.randperm(number, generator=generator).to(z.device)
-            moved: Tensor = _Permuted.apply(z, order)
-            return moved
-
-        read = [permuted(u) for u in passing.read]
-        outputs = [permuted(y) for y in passing.outputs]
-        _pull(alignment(read, outputs), model, self.dose)
+        """Add the pull of the penalty with permuted targets."""
+        order = torch.tensor(one_cycle(passing.read[0].shape[-1], self.seed), device=passing.read[0].device)
+        _pull(alignment(passing.read, passing.outputs, order), model, self.dose)
 
 
-class _Permuted(torch.autograd.Function):
-    """The identity, whose backward pass gives each token's gradient to another."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, order: Tensor) -> Tensor:
-        ctx.order = order
-        return z.view_as(z)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return g.reshape(-1, g.shape[-1])[ctx.order].view(g.shape), None
-
-
-def _squared_cosine(z: Tensor) -> Tensor:
+def _squared_cosine(z: Tensor, order: Tensor | None) -> Tensor:
     """Return the mean squared cosine of two different centred tokens, from the (D, D) sum of products."""
     flat = z.reshape(-1, z.shape[-1])
     unit = _unit(flat - flat.mean(0, keepdim=True))
+    target = _permuted(unit, order)
     number = unit.shape[0]
-    squares = (unit.mT @ unit).square().sum()
-    return (squares - number) / max(1, number * (number - 1))
+    same = (unit * target).sum(-1).square().sum()
+    return ((target.mT @ unit).square().sum() - same) / max(1, number * (number - 1))
+
+
+def _permuted(z: Tensor, order: Tensor | None) -> Tensor:
+    return z if order is None else z[..., order]
 
 
 def _unit(z: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from fints.interventions.amplification import DepthScaledUpdates, OutputChangeSt
 from fints.interventions.applied import Applied
 from fints.interventions.base import Intervention
 from fints.interventions.gradient import GradientEqualiser, GradientEqualiserPlacebo
-from fints.interventions.planted_amplification import BranchGain, SharpInputs
+from fints.interventions.planted_amplification import BranchGain, RisingUpdates, SharpInputs
 from fints.interventions.planted_collapse import LowRankOutputs, TokenPull
 from fints.interventions.planted_overfitting import FewWindows, NoisyTargets
 from fints.interventions.planted_vanishing import SaturatedBranches, ShrunkGradients
@@ -29,6 +29,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = {
     "saturated_branches": SaturatedBranches,
     "branch_gain": BranchGain,
     "sharp_inputs": SharpInputs,
+    "rising_updates": RisingUpdates,
     "few_windows": FewWindows,
     "noisy_targets": NoisyTargets,
     "skipped_sublayers": SkippedSublayers,

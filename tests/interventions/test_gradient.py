@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fints.interventions import GradientEqualiser, GradientEqualiserPlacebo, intervene
-from fints.interventions.gradient import _cycle
+from fints.interventions.base import one_cycle
 from fints.interventions.passing import Passing
 from fints.training import make_loss
 
@@ -173,13 +173,13 @@ def test_the_placebo_uses_the_equalisers_factors_elsewhere(network, windows, sch
     placebo = GradientEqualiserPlacebo(dose=1.0, seed=3)
     placebo.backward(total / count, passing, model, retain_graph=False)
     equaliser, permuted = used
-    cycle = _cycle(4, placebo.seed)
+    cycle = one_cycle(4, placebo.seed)
     assert [permuted[k] for k in range(4)] == pytest.approx([equaliser[cycle[k]] for k in range(4)], rel=1e-5)
 
 
 @pytest.mark.parametrize("number", [2, 3, 8, 64])
 def test_no_sublayer_keeps_its_own_factor_in_the_placebo(number):
-    cycle = _cycle(number, seed=5)
+    cycle = one_cycle(number, seed=5)
     place, visited = 0, []
     for _ in range(number):
         visited.append(place)
