@@ -197,6 +197,6 @@ def test_the_examples_of_your_own_data_run(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "prices.csv").write_text(table, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     examples = blocks(text, "python")
-    assert len(examples) == 3
+    assert len(examples) == 4
     for code in examples:
         exec(compile(code, "your-own-data.md", "exec"), {})

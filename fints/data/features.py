@@ -120,6 +120,7 @@ class History:
         self.left = ends - 1 - np.arange(len(rows))
         self.age = np.repeat(counts, counts) - 1 - self.left
         self.log_return = self.log_price - lag(self.log_price, 1)
+        self._volatility: dict[int, Array] = {}
 
     @classmethod
     def of(cls, panel: Panel) -> History:
@@ -165,6 +166,11 @@ class History:
 
     def volatility(self, window: int) -> Array:
         """Return the sample standard deviation (N,) of the last `window` log returns, NaN if younger."""
+        if window not in self._volatility:
+            self._volatility[window] = self._measure_volatility(window)
+        return self._volatility[window]
+
+    def _measure_volatility(self, window: int) -> Array:
         number = len(self.log_return)
         known = self.age >= window
         if not known.any():

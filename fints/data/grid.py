@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -69,7 +70,7 @@ class Grid:
             self.put(values, first, last, self.panel.frame[name][first:last])
         return values
 
-    def array(self, dtype: type = np.float64, fill: float = np.nan) -> Array:
+    def array(self, dtype: Any = np.float64, fill: float = np.nan) -> Array:
         """Return a new (A, D) array."""
         return self.space.array(self.shape, dtype, fill)
 

@@ -103,14 +103,11 @@ def prepare(
             scaler = unfitted.of(table.moments(*days), len(panel))
         target_std = outcomes.root_mean_square or 1.0
         check_context(data.context, data.min_valid, len(grid.dates))
-        windows = _windows(panel, data, table, scaler)
+        outcome = grid.array(np.float32)
         for first, last in grid.blocks():
-            windows.targets[first:last] = torch.from_numpy(
-                (labels.values[first:last] / target_std).astype(np.float32)
-            )
-            windows.label_ends[first:last] = labels.ends[first:last]
+            outcome[first:last] = labels.values[first:last] / target_std
         return Learning(
-            windows=windows,
+            windows=_windows(panel, data, table, scaler, outcome, labels.ends),
             scaler=scaler,
             target_std=target_std,
             train=train_range,
@@ -129,10 +126,19 @@ def windows_of(panel: Panel, data: DataConfig, scaler: StandardScaler) -> Window
     """
     check_context(data.context, data.min_valid, len(panel.dates))
     with _space(panel, len(data.features)) as space:
-        return _windows(panel, data, FeatureTable(Grid(panel, space), data.features), scaler)
+        grid = Grid(panel, space)
+        table = FeatureTable(grid, data.features)
+        return _windows(panel, data, table, scaler, grid.array(np.float32), grid.array(np.int32, NEVER))
 
 
-def _windows(panel: Panel, data: DataConfig, table: FeatureTable, scaler: StandardScaler) -> Windows:
+def _windows(
+    panel: Panel,
+    data: DataConfig,
+    table: FeatureTable,
+    scaler: StandardScaler,
+    outcome: np.ndarray,
+    ends: np.ndarray,
+) -> Windows:
     grid = table.grid
     if is_large(panel, len(data.features)):
         values = stored_values(panel, table, scaler)
@@ -144,8 +150,8 @@ def _windows(panel: Panel, data: DataConfig, table: FeatureTable, scaler: Standa
         dates=grid.dates,
         assets=grid.assets,
         values=torch.from_numpy(values),
-        targets=torch.full(grid.shape, torch.nan),
-        label_ends=np.full(grid.shape, NEVER, np.int32),
+        targets=torch.from_numpy(outcome),
+        label_ends=ends,
         context=data.context,
         min_present=math.ceil(data.min_valid * data.context),
     )

@@ -62,6 +62,8 @@ class BatchOrder:
     def _permutation(self, epoch: int) -> Tensor:
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(derive(self.seed, "batches", epoch))
+            # The old order goes first: two of a large panel are half a gigabyte.
+            self._order = torch.empty(0, dtype=torch.int64)
             self._order = torch.randperm(self.number, generator=generator)
             self._epoch = epoch
         return self._order

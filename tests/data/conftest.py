@@ -50,3 +50,30 @@ def one_asset() -> Callable[..., Panel]:
         return Panel(pl.DataFrame({"date": dates, "asset": ["A"] * len(prices), "close": list(prices)}))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def random_panel() -> Callable[[int], Panel]:
+    """Panels of 1 to 11 assets over 80 to 200 days: late listings, delistings, holidays, halts, gaps."""
+
+    def make(seed: int) -> Panel:
+        draw = np.random.default_rng(seed)
+        days, assets = int(draw.integers(80, 200)), int(draw.integers(1, 12))
+        holidays = draw.random(days) < 0.03
+        rows = []
+        for asset in range(assets):
+            price = np.exp(np.cumsum(0.02 * draw.standard_normal(days)))
+            listed = int(draw.integers(0, days // 2))
+            delisted = int(draw.integers(listed + days // 3, days + 1))
+            for day in range(listed, delisted):
+                if holidays[day] or draw.random() < 0.05:
+                    continue
+                traded, told = draw.random(2) > 0.05
+                key = (dt.date(2001, 1, 1) + dt.timedelta(days=day), f"S{asset:02d}")
+                rows.append(
+                    (*key, float(price[day]) if traded else None, float(draw.random()) if told else None)
+                )
+        schema = {"date": pl.Date, "asset": pl.String, "close": pl.Float64, "volume": pl.Float64}
+        return Panel(pl.DataFrame(rows, schema=schema, orient="row"), name=f"random {seed}")
+
+    return make

@@ -1,0 +1,149 @@
+"""What a fit learns from is the same bits by frames, in memory and from a store, in blocks of any size."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+from fints import Forecaster
+from fints.config import DataConfig, Experiment, override
+from fints.data import Panel, StandardScaler, Windows, features, grid, targets, windows
+from fints.data.learning import Learning, is_large, prepare, windows_of
+from fints.data.window_store import SETTING
+
+NAMES = (
+    "return_1",
+    "momentum_20_5",
+    "volatility_7",
+    "log_volatility_21",
+    "rank_return_5",
+    "rank_log_volatility_7",
+    "volume",
+    "rank_volume",
+)
+SMALL = {
+    "model.width": 16,
+    "model.depth": 1,
+    "model.num_heads": 2,
+    "data.context": 8,
+    "data.features": list(NAMES),
+    "training.steps": 12,
+    "training.warmup_steps": 2,
+    "training.evaluate_every": 6,
+    "training.batch_size": 32,
+}
+
+
+def by_frames(
+    panel: Panel, data: DataConfig, train_end: dt.date, validation: tuple[dt.date, dt.date]
+) -> tuple[Windows, StandardScaler, float, dt.date]:
+    """The definition, one long frame after another."""
+    raw, labels = features(panel, data.features), targets(panel, data.target, data.horizon)
+    reaches = (pl.col("date") < validation[0]) & (pl.col("label_end") >= validation[0])
+    labels = labels.with_columns(
+        pl.when(~reaches.fill_null(value=False)).then(pl.col(name)).alias(name)
+        for name in ("target", "label_end")
+    )
+    learnt = pl.col("date") <= train_end
+    scaler = StandardScaler(clip=data.clip).fit(raw.filter(learnt), data.features)
+    outcomes = labels.filter(learnt)["target"].drop_nulls().to_list()
+    std = math.sqrt(math.fsum(value * value for value in outcomes) / len(outcomes))
+    used = labels.filter(learnt | pl.col("date").is_between(*validation), pl.col("target").is_not_null())
+    made = Windows.build(
+        scaler.transform(raw),
+        labels.with_columns(pl.col("target") / std),
+        data.features,
+        context=data.context,
+        min_valid=data.min_valid,
+    )
+    return made, scaler, std, used["label_end"].max()
+
+
+def assert_same(found: Windows, expected: Windows) -> None:
+    """Bits of the features; targets to the last bit that one rounding of their scale may move."""
+    assert found.assets == expected.assets
+    assert (found.dates == expected.dates).all()
+    assert found.values.numpy().tobytes() == expected.values.numpy().tobytes()
+    torch.testing.assert_close(found.targets, expected.targets, rtol=1.2e-7, atol=0, equal_nan=True)
+    np.testing.assert_array_equal(found.label_ends, expected.label_ends)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("target", ["log_return", "volatility_scaled", "cross_sectional"])
+def test_blocks_of_any_size_give_what_whole_frames_give(
+    random_panel: Callable[[int], Panel],
+    seed: int,
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = np.random.default_rng(seed)
+    for module, name, most in ((grid, "ROWS_AT_ONCE", 300), (grid, "CELLS_AT_ONCE", 2000)):
+        monkeypatch.setattr(module, name, int(draw.integers(1, most)))
+    monkeypatch.setattr(windows, "CELLS_AT_ONCE", int(draw.integers(1, 5000)))
+    panel = random_panel(seed if target != "cross_sectional" else seed + 100)
+    data = DataConfig(
+        features=NAMES,
+        target=target,
+        horizon=int(draw.integers(1, 5)),
+        context=int(draw.integers(1, 12)),
+    )
+    place = len(panel.dates) * 8 // 10
+    validation = (panel.dates[place], panel.dates[-1])
+    train_end = panel.dates[place] - dt.timedelta(days=1)
+    try:
+        expected, scaler, std, as_of = by_frames(panel, data, train_end, validation)
+    except (ValueError, ZeroDivisionError):
+        with pytest.raises(ValueError, match=r"hold no outcome|has no value"):
+            prepare(panel, data, validation=validation)
+        return
+    monkeypatch.setenv("FINTS_HOME", str(tmp_path))
+    for mebibytes in ("1024", "0"):
+        monkeypatch.setenv(SETTING, mebibytes)
+        assert is_large(panel, len(NAMES)) == (mebibytes == "0")
+        found = prepare(panel, data, validation=validation)
+        assert isinstance(found, Learning)
+        assert found.scaler == scaler
+        assert found.target_std == pytest.approx(std, rel=1e-15)
+        assert (found.train, found.validation, found.as_of) == ((None, train_end), validation, as_of)
+        assert_same(found.windows, expected)
+        again = windows_of(panel, data, scaler)
+        assert again.values.numpy().tobytes() == expected.values.numpy().tobytes()
+        assert again.targets.isnan().all()
+    assert len([path for path in (tmp_path / "windows").iterdir() if path.is_dir()]) == 1
+
+
+def test_a_forecaster_fits_and_forecasts_the_same_bits_from_a_store(
+    random_panel: Callable[[int], Panel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINTS_HOME", str(tmp_path))
+    panel = random_panel(3)
+    experiment = override(Experiment(), SMALL)
+    cut = panel.dates[120]
+    late = pl.col("date") > cut
+    shocked = Panel(panel.frame.with_columns(pl.when(late).then(pl.col("close") * 1000).otherwise("close")))
+    history, tables, shocks = [], [], []
+    for mebibytes in ("1024", "0"):
+        monkeypatch.setenv(SETTING, mebibytes)
+        fitted = Forecaster(experiment).fit(panel[:cut])
+        history.append(fitted.result_.history)
+        tables.append(fitted.predict(panel))
+        shocks.append(fitted.predict(shocked).filter(pl.col("decision_time") <= cut))
+        assert_frame_equal(
+            fitted.predict(panel, start=panel.dates[130]),
+            tables[-1].filter(pl.col("decision_time") >= panel.dates[130]),
+            check_exact=True,
+        )
+    assert history[0] == history[1]
+    assert tables[0]["forecast"].count() > 100
+    assert_frame_equal(tables[0], tables[1], check_exact=True)
+    for shock in shocks:
+        assert_frame_equal(shock, tables[0].filter(pl.col("decision_time") <= cut), check_exact=True)
