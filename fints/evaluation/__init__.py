@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fints.evaluation.baselines import BASELINES, baseline_forecasts, oracle_forecasts
 from fints.evaluation.bootstrap import block_length, bootstrap_interval
+from fints.evaluation.causes import CausesVerdict, judge_causes
 from fints.evaluation.conditional import ConditionalTest, giacomini_white, pesaran_timmermann
 from fints.evaluation.contrasts import (
     ClusteredMean,
@@ -62,6 +63,7 @@ __all__ = [
     "EXECUTIONS",
     "PORTFOLIOS",
     "Backtest",
+    "CausesVerdict",
     "ClusteredMean",
     "ConditionalTest",
     "ConfidenceSet",
@@ -96,6 +98,7 @@ __all__ = [
     "ic_series",
     "join_outcomes",
     "judge",
+    "judge_causes",
     "log_score",
     "loss_table",
     "mean_error",
