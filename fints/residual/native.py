@@ -136,10 +136,8 @@ def _build(compiler: str, objects: dict[Path, Path], library: Path) -> None:
             os.replace(fresh, target)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        missing = [
-            (made, target, "-c", str(source)) for source, target in objects.items() if not target.exists()
-        ]
-        for done in [pool.submit(*each) for each in missing]:
+        missing = [(source, target) for source, target in objects.items() if not target.exists()]
+        for done in [pool.submit(made, target, "-c", str(source)) for source, target in missing]:
             done.result()
     made(library, "-shared", *map(str, objects.values()))
 
