@@ -161,7 +161,7 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
         claim=claim,
         decision=first["decision"],
         verdict=" ".join(note for note in notes if note),
-        found=found_by_arms(arms, claim=claim, scope=scope),
+        found=found_by_arms(arms, claim=claim, scope=scope, simulated=spec["simulated"]),
         cells=cells,
         arms=arms,
         contrasts=contrasts,

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from fints.evaluation import detectable_r2, holm
+from fints.evaluation.judge import LEAK_IC
 from fints.study.verdict import ALPHA, number, p_text
 from fints.words import counted
 
@@ -26,7 +27,7 @@ FOUND_RULE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What the arms found: `kind` is "found", "nothing", "undecided" (no test) or "unsaid".
+    """What the arms found: `kind` is "found", "suspected_leak", "nothing", "undecided" (no test) or "unsaid".
 
     `arms` names those that found something, `detectable` is the R2 that one of them would have found
     with a probability of 80 %.
@@ -38,17 +39,21 @@ class Found:
     sentence: str
 
 
-def found_by_arms(arms: pl.DataFrame, *, claim: str, scope: Mapping[str, Any]) -> Found:
+def found_by_arms(
+    arms: pl.DataFrame, *, claim: str, scope: Mapping[str, Any], simulated: bool = False
+) -> Found:
     """Apply `FOUND_RULE` to the arms of a study.
 
     Parameters
     ----------
     arms
-        One row an arm with `arm`, `r2_zero`, `clark_west_p` and `clark_west_mean_p`.
+        One row an arm with `arm`, `r2_zero`, `rank_ic`, `clark_west_p` and `clark_west_mean_p`.
     claim
         Of the size: a run that claims nothing says nothing here either.
     scope
         `outcomes` one after another, `assets`, `effective_assets`.
+    simulated
+        Whether the panel is: a planted signal may be as strong as it likes, a real one is not.
     """
     # The first step of Holm's: an arm that stands alone among arms without skill must pass it.
     smallest = detectable_r2(
@@ -70,7 +75,7 @@ def found_by_arms(arms: pl.DataFrame, *, claim: str, scope: Mapping[str, Any]) -
         f"With {counted(int(scope['outcomes']), 'outcome')} one after another of "
         f"{counted(int(scope['assets']), 'asset')} that {'counts' if scope['assets'] == 1 else 'count'} as "
         f"{number(float(scope['effective_assets']), 1)} independent, an arm that knew a true R² of "
-        f"{_percent(smallest)} % would be found out four times in five"
+        f"{_percent(smallest)} % would be found four times in five"
     )
     found = tuple(name for name, p in zip(names, adjusted, strict=True) if p is not None and p < ALPHA)
     if not found:
@@ -80,6 +85,16 @@ def found_by_arms(arms: pl.DataFrame, *, claim: str, scope: Mapping[str, Any]) -
             f"{p_text(min(known))}). {power}; a smaller one may be there."
         )
         return Found(kind="nothing", arms=(), detectable=smallest, sentence=sentence)
+    ranks = [ic for ic in arms.filter(pl.col("arm").is_in(found))["rank_ic"] if ic is not None]
+    if not simulated and max(ranks, default=0.0) > LEAK_IC:
+        sentence = (
+            f"**Suspected leak:** {len(found)} of {counted(arms.height, 'arm')} know more than is ever "
+            "known, up "
+            f"to a mean rank IC of {number(max(ranks), 2)} ({', '.join(found)}). Believe no number here "
+            "before "
+            "the leak is found."
+        )
+        return Found(kind="suspected_leak", arms=found, detectable=smallest, sentence=sentence)
     r2 = dict(arms.select("arm", "r2_zero").iter_rows())
     told = ", ".join(f"{name} (R² {_percent(r2[name])} %)" for name in found)
     lost = [name for name in found if r2[name] is not None and r2[name] <= 0]

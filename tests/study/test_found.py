@@ -22,7 +22,7 @@ def arms(p_zero: list[float | None], p_mean: list[float | None], r2: float = 0.0
     schema = {"arm": pl.String, "r2_zero": pl.Float64, "clark_west_p": pl.Float64}
     columns = {"arm": names, "r2_zero": [r2] * len(names), "clark_west_p": p_zero}
     return pl.DataFrame(columns, schema=schema).with_columns(
-        clark_west_mean_p=pl.Series(p_mean, dtype=pl.Float64)
+        clark_west_mean_p=pl.Series(p_mean, dtype=pl.Float64), rank_ic=pl.lit(0.03)
     )
 
 
@@ -40,18 +40,15 @@ def test_the_report_of_a_study_without_skill_says_nothing_found_and_what_it_coul
     assert "no arm forecasts better than both zero and the prevailing mean" in line
     outcomes, assets = analysis.scope["outcomes"], analysis.scope["effective_assets"]
     smallest = detectable_r2(dates=outcomes, assets=assets, alpha=0.05 / 4)
-    assert (
-        f"an arm that knew a true R² of {100 * smallest:.2f} % would be found out four times in five" in line
-    )
+    assert f"an arm that knew a true R² of {100 * smallest:.2f} % would be found four times in five" in line
     # Above all tables, and in the page too.
     assert text.index(line) < text.index("## As declared before the run")
     assert "<strong>Nothing found:</strong>" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_an_arm_with_skill_is_named_with_its_r2(make_study, tmp_path):
-    spec, folder = make_study(
-        tmp_path, skill={"pre_norm": 0.0, "post_norm": 0.6}, schemes=("pre_norm", "post_norm")
-    )
+    skill = {"pre_norm": 0.0, "post_norm": 0.6}
+    spec, folder = make_study(tmp_path, skill=skill, schemes=("pre_norm", "post_norm"), simulated=True)
     found = analyse(spec, folder).found
     assert (found.kind, found.arms) == ("found", ("post_norm-depth_2", "post_norm-depth_8"))
     assert re.match(
@@ -101,6 +98,15 @@ def test_information_in_forecasts_of_the_wrong_size_is_not_called_an_edge():
     found = found_by_arms(arms([0.001], [0.001], r2=-0.01), claim="answer", scope=SCOPE)
     assert found.kind == "found"
     assert "The R² of arm_0 is not above zero all the same" in found.sentence
+
+
+def test_more_than_can_be_known_of_a_real_panel_is_a_suspected_leak():
+    table = arms([0.001, 0.4], [0.001, 0.4]).with_columns(rank_ic=pl.Series([0.23, 0.0]))
+    found = found_by_arms(table, claim="answer", scope=SCOPE)
+    assert found.kind == "suspected_leak"
+    assert found.sentence.startswith("**Suspected leak:** 1 of 2 arms")
+    assert "a mean rank IC of 0.23 (arm_0)" in found.sentence
+    assert found_by_arms(table, claim="answer", scope=SCOPE, simulated=True).kind == "found"
 
 
 def test_a_run_that_claims_nothing_says_nothing_of_this_either(make_study, tmp_path):
