@@ -31,6 +31,9 @@ class Baseline:
     def loader(self, column: Any) -> Any:
         """Return a ``DataFrameLoader`` of a bound float column of your ``DataSet``.
 
+        ``run_algorithm`` looks it up by the column of its domain:
+        ``custom_loader={DATASET.value.specialize(US_EQUITIES): loader}``.
+
         Raises
         ------
         ModuleNotFoundError
