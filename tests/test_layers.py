@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "diagnostics": {"config", "residual", "model", "training"},
     "interventions": {"config", "residual", "model", "training"},
     "deep_baselines": {"config", "data", "evaluation", "model", "training"},
+    "backtest": {"evaluation"},
     "saved": set(),
     "forecasting": {"config", "data", "model", "training"},
     "forecaster": {

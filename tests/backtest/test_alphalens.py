@@ -8,8 +8,8 @@ import pytest
 from fints.backtest import wide
 from fints.backtest.alphalens import inputs
 
-# alphalens 0.5.1 calls a method that pandas 3 wants spelled otherwise.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:DatetimeIndex.dayofweek")]
+# alphalens 0.5.1 calls what pandas 3 deprecates.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 utils = pytest.importorskip("alphalens.utils")
 
 LAG = {"next_open": 1, "next_close": 1, "same_close": 0}
