@@ -152,10 +152,8 @@ def main() -> int:
             show(label, float(text))
         del again
 
-    print(
-        f"\nrefit on {given.refit_assets} assets, {given.steps} steps, depth {depths[0]}; the rest is features, "
-        "one validation on 15 % of the days, and a profile"
-    )
+    print(f"\nrefit on {given.refit_assets} assets, {given.steps} steps, depth {depths[0]}")
+    print("(beside the steps: features, one validation on 15 % of the days, a profile)")
     print(f"{'training days':<58} {'wall':>8} {'cpu':>8}")
     few = panel.assets[: given.refit_assets]
     for days in (int(text) for text in given.refit_days.split(",")):
