@@ -44,8 +44,9 @@ def inputs(
     r"""Return factor and prices with which a period of k earns :math:`P_{t+k} / P_t - 1`.
 
     P is `prices`: :math:`P_t = O_{t+1}`, :math:`C_{t+1}` or :math:`C_t` by `execution`. The last dates have
-    no P, and alphalens drops their factors, as it drops returns 20 deviations from their mean
-    (`filter_zscore`, which looks ahead; None keeps them).
+    no P and no row, and alphalens drops their factors, as it drops returns 20 deviations from their mean
+    (`filter_zscore`, which looks ahead; None keeps them). It fills prices forward: after an asset's last
+    price its return is 0.
 
     Parameters
     ----------
@@ -71,7 +72,8 @@ def inputs(
     )
     return Inputs(
         factor=pandas.Series(aligned.values[row, column], index=index, name="factor"),
-        prices=prices.shift(-delay),
+        # alphalens fills prices forward, so a last row without a trade would pretend a return of 0.
+        prices=prices.shift(-delay).iloc[: len(prices) - delay],
         horizon=aligned.horizon,
         left_out=aligned.left_out,
     )
