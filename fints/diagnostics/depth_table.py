@@ -108,9 +108,9 @@ def depth_table(
     with evaluation_mode(model), one_thread(), torch.no_grad():
         held = record(model, x)
         found = list(_measures(model, held, series, block_distances))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for tensor, measure, layer, values, null in found:
-        base = {"tensor": tensor, "measure": measure, "layer": layer}
+        base: dict[str, Any] = {"tensor": tensor, "measure": measure, "layer": layer}
         mean = over_series(values, series) if values.dim() else values
         rows.append(base | {"position": None, "value": _plain(mean), "null": _plain(null)})
         if positions and values.dim() == 2:

@@ -59,8 +59,8 @@ def effective_streams(reads: Sequence[Tensor], writes: Sequence[Tensor]) -> Tens
     .. math:: \exp\Bigl(-\sum_i p_i \log p_i\Bigr), \qquad
         p_i \propto \Bigl(\sum_k |\mathrm{read}_{k,i}|\Bigr) \Bigl(\sum_k |\mathrm{write}_{k,i}|\Bigr)
 
-    over the sublayers k, each weight averaged over tokens first: a stream counts if it is written and read
-    at all. A single sublayer may read one home stream only, which is no collapse.
+    over the sublayers k, with the mean over tokens of each absolute weight: a stream counts if it is written
+    and read at all. A single sublayer may read one home stream only, which is no collapse.
     """
     read = torch.stack([_over_tokens(weights.abs(), 1) for weights in reads]).sum(0)
     written = torch.stack([_over_tokens(weights.abs(), 1) for weights in writes]).sum(0)
@@ -150,10 +150,10 @@ def stream_rows(model: Transformer, held: Record) -> list[dict[str, float | int 
         }
         mixing = residual.mixing(held.states[layer], layer)
         if mixing is not None and mixing.carry.shape[-2:] == (n, n):
-            read, carry, write = (_over_tokens(w, axes) for w, axes in zip(mixing, (1, 2, 1), strict=True))
+            carry = _over_tokens(mixing.carry, 2)
             carries.append(carry)
-            reads.append(read)
-            writes.append(write)
+            reads.append(mixing.read)
+            writes.append(mixing.write)
             row |= {
                 "off_diagonal": _plain(off_diagonal_mass(carry)),
                 "second_eigenvalue": _plain(second_eigenvalue(carry)),

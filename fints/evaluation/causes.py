@@ -203,8 +203,9 @@ def clusters_needed(
 ) -> int | None:
     r"""Return how many more clusters would put a bound of the interval of a mean at `distance` from it.
 
-    The least K with :math:`t_{K-1}\, s / \sqrt K < \mathrm{distance}`, less the `number` there are; None if
-    that is over `most`. It takes estimate and spread for true, so it is a plan and no promise.
+    The least K with :math:`t_{K-1}\, s / \sqrt K < \mathrm{distance}` (beyond a hundred, to a hundredth), less
+    the `number` there are; None if that is over `most`. It takes estimate and spread for true, so it is a
+    plan and no promise.
     """
     from scipy import stats
 

@@ -36,7 +36,7 @@ class Applied:
     changes : sequence of Intervention
         What to apply.
     network : Transformer
-        The network; its `alteration` is set.
+        The network; its `alteration` is set where something is done in its passes.
 
     Raises
     ------
@@ -58,7 +58,8 @@ class Applied:
         self._passing: Passing | None = None
         if network.alteration is not None:
             raise ValueError("this network is altered already; build it anew for other interventions.")
-        network.alteration = self
+        if self._network or self._backward is not None or self._penalties:
+            network.alteration = self
 
     def __call__(self, residual: Residual[Any], state: Any, layer: int, branch: Branch) -> tuple[Any, Branch]:
         """Return the state and the branch that sublayer `layer` runs with."""
