@@ -203,7 +203,7 @@ def clusters_needed(
 ) -> int | None:
     r"""Return how many more clusters would put a bound of the interval of a mean at `distance` from it.
 
-    The least K with :math:`t_{K-1}\, s / \sqrt K < \mathrm{distance}` (beyond a hundred, to a hundredth), less
+    The least K with :math:`t_{K-1}\, s / \sqrt K < \mathrm{distance}` (over a hundred, to a hundredth), less
     the `number` there are; None if that is over `most`. It takes estimate and spread for true, so it is a
     plan and no promise.
     """
