@@ -1,7 +1,7 @@
 """The forecasts of a small transformer for one stock, in backtesting.py (AGPL).
 
 The bundled panel has closes only, so all four prices of a bar are the close and trades are at the next one.
-5 bp a trade.
+5 bp a trade. One stock over two years says nothing about a forecaster.
 """
 
 from __future__ import annotations
