@@ -26,7 +26,7 @@ from fints.data.space import Files, Memory, Space
 from fints.data.window_store import large_from, store_folder, stored_scaler, stored_values
 from fints.data.windows import Windows, check_context
 
-__all__ = ["Learning", "is_large", "prepare", "windows_of"]
+__all__ = ["Learning", "has_window", "is_large", "prepare", "windows_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +129,39 @@ def windows_of(panel: Panel, data: DataConfig, scaler: StandardScaler) -> Window
         grid = Grid(panel, space)
         table = FeatureTable(grid, data.features)
         return _windows(panel, data, table, scaler, grid.array(np.float32), grid.array(np.int32, NEVER))
+
+
+def has_window(panel: Panel, data: DataConfig, start: dt.date, end: dt.date) -> bool:
+    """Tell whether a window with an outcome ends in [start, end]; looks no further than the first found.
+
+    Raises
+    ------
+    ValueError
+        As `prepare`.
+    """
+    check_context(data.context, data.min_valid, len(panel.dates))
+    with _space(panel, len(data.features)) as space:
+        grid = Grid(panel, space)
+        labels = Labels(grid, data.target, data.horizon)
+        # A rank is there where what it ranks is, and needs no other asset to be so.
+        names = dict.fromkeys(name.removeprefix("rank_") for name in data.features)
+        table = FeatureTable(grid, list(names))
+        for first, last in grid.blocks():
+            outcome = torch.from_numpy(labels.values[first:last].astype(np.float32))
+            if outcome.isfinite().any():
+                values = np.stack([*table.block(first, last)], axis=-1)
+                windows = Windows(
+                    dates=grid.dates,
+                    assets=grid.assets[first:last],
+                    values=torch.from_numpy(values),
+                    targets=outcome,
+                    label_ends=labels.ends[first:last],
+                    context=data.context,
+                    min_present=math.ceil(data.min_valid * data.context),
+                )
+                if len(windows.select(start, end, labelled=True)):
+                    return True
+    return False
 
 
 def _windows(

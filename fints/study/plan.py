@@ -265,7 +265,8 @@ def _check_outcomes(study: Study, dataset: Dataset, folds: list[dict[str, Any]])
     """
     import polars as pl
 
-    from fints.data import Windows, features, targets
+    from fints.data import targets
+    from fints.data.learning import has_window
 
     experiments = [override(arm.experiment, point) for arm in study.arms() for point in study.tuning.points()]
     for data in {str(one.data): one.data for one in experiments}.values():
@@ -287,15 +288,8 @@ def _check_outcomes(study: Study, dataset: Dataset, folds: list[dict[str, Any]])
                     f"{fold['index']}, {first} to {last}, {fault}; give a panel whose prices are there and "
                     "move on those dates, or another data.target."
                 )
-        windows = Windows.build(
-            features(dataset.panel, data.features),
-            labels,
-            data.features,
-            context=data.context,
-            min_valid=data.min_valid,
-        )
         first, last = (date.fromisoformat(day) for day in folds[0]["train"])
-        if len(windows.select(first, last, labelled=True)) == 0:
+        if not has_window(dataset.panel, data, first, last):
             raise ValueError(
                 f"no fit can learn from panel {dataset.name!r}: no window of {data.context} days with "
                 f"features and an outcome ends in the training dates of fold 0, {first} to {last}; give a "

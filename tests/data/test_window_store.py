@@ -25,7 +25,9 @@ DATA = DataConfig(features=NAMES, target="log_return", context=5)
 
 BUILD = """
 import os, sys
+import polars as pl
 from fints.config import DataConfig
+from fints.data import Panel
 from fints.data.feature_table import FeatureTable
 from fints.data.learning import prepare
 
@@ -51,7 +53,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def panel(random_panel: Callable[[int], Panel]) -> Panel:
-    return random_panel(3)
+    return random_panel(4)
 
 
 def stores(root: Path) -> list[Path]:
@@ -98,6 +100,7 @@ def test_no_write_reaches_the_file(panel: Panel) -> None:
     assert prepare(panel, DATA).windows.values[0, 50, 0].item() == before
 
 
+@pytest.mark.slow
 def test_a_killed_build_leaves_nothing_that_is_read(
     panel: Panel, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
