@@ -21,6 +21,8 @@ from typing import Any
 from fints.ui import address, pages, store
 
 HERE = Path(__file__).parent
+# A machine that does other work takes its time.
+PATIENCE_MS = 180_000
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -86,16 +88,18 @@ def _photograph(runs: str, compare: str | None, out: Path, chromium: str) -> Non
 
 
 def _photograph_models(base: str, name: str, out: Path, chromium: str) -> None:
-    """Photograph the registered models of a study, and the page of its champion."""
+    """Photograph the registered models of a study, one version an arm."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=QUIET)
         page = browser.new_page(viewport={"width": 1500, "height": 800})
+        page.set_default_timeout(PATIENCE_MS)
         _open(page, f"{base}/#/models/{name}")
         for word in ("Model training", "Close"):
             _press(page, word)
         _open(page, f"{base}/#/models/{name}")
+        page.get_by_text("champion").first.wait_for()
         page.screenshot(path=out / "mlflow-models.png")
         browser.close()
 
