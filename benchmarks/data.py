@@ -164,7 +164,7 @@ def measure_fints(arguments: argparse.Namespace) -> dict[str, Any]:
 
         with stage("read"):
             files = sorted((arguments.root / "prices").glob("*.parquet"))
-            panel = Panel(pl.concat([pl.read_parquet(file) for file in files], rechunk=True))
+            panel = Panel(pl.concat([pl.read_parquet(file) for file in files]))
         with stage("features"):
             learning = prepare(panel, data, validation=0.15)
         with stage("prepared again"):
