@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fints.residual.base import Branch, full_precision
 from fints.residual.native import LANES
-from fints.residual.norm_arguments import norm_arguments
+from fints.residual.norm_arguments import norm_arguments, whole_vectors
 from fints.residual.single_functions import PendingSum, add_and_norm
 from fints.residual.single_stream import PostNorm, PreNorm
 from fints.residual.skip_weights import LayerScale, LearnableSkip, SkipInit
@@ -30,7 +30,7 @@ class FusedSingle:
 
     def fits(self) -> bool:
         """Return whether the kernels are made for the scheme's width."""
-        return all(parameter.numel() % LANES == 0 for parameter in self.scheme.final_norm.parameters())
+        return whole_vectors(self.scheme)
 
     def open(self, x: Tensor) -> PendingSum:
         """Return x, on which nothing is due."""

@@ -80,3 +80,11 @@ def test_a_part_whose_sizes_the_kernels_are_not_made_for_runs_plain():
     x = torch.randn(2, 20, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
     for found, plain in zip(results(net, form, x), results(net, net["scheme"], x), strict=True):
         assert_close(found, plain, rtol=0, atol=1e-5 * plain.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ["pre_norm", "dynamic_hyper_connections", "gated_streams", "layer_scale"])
+def test_a_width_that_the_kernels_are_not_made_for_runs_plain_below_another_part_too(name):
+    # Below another part a scheme has no final norm to tell its width by.
+    segments = [[name, 1], ["gated_copies", 1]]
+    scheme = build_residual("by_depth", {"segments": segments}, width=24, num_sublayers=4)
+    assert fused(scheme) is None
