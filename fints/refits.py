@@ -137,7 +137,7 @@ def read_refits(path: Path) -> tuple[dict[str, Any], list[Refit], Members]:
 
 
 def keep_fit(place: Path, fitted: Forecaster | None, refit: Refit) -> None:
-    """Keep one fit (None: it failed) at `place`, and beside it a note, which is there when the fit is whole."""
+    """Keep one fit (None: it failed) at `place`; the note beside it is there when the fit is whole."""
     if fitted is not None:
         if place.exists():
             shutil.rmtree(place)
