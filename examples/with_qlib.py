@@ -25,8 +25,8 @@ panel = load("sp500-20")
 forecaster = Forecaster(depth=1, context=20, steps=60)
 forecaster.fit(panel["2008-01-01":"2015-12-31"])
 # The model knows outcomes up to the end of 2015, so forecasts may be used from then on.
-forecasts = forecaster.predict(panel["2015-01-01":"2017-12-29"], start="2016-01-04")
-close = wide(panel["2016-01-04":"2017-12-29"].frame, "close")
+forecasts = forecaster.predict(panel["2016-01-01":"2017-12-29"], start="2017-01-03")
+close = wide(panel["2017-01-03":"2017-12-29"].frame, "close")
 
 
 def store(folder: Path) -> None:

@@ -64,12 +64,19 @@ def orders(
     Raises
     ------
     ValueError
-        As `fints.backtest.align_prices`, `fints.backtest.held_weights`; or if `execution` needs opens and
-        there are none.
+        As `fints.backtest.align_prices`, `fints.backtest.held_weights`; if `execution` needs opens and
+        there are none; or if the weights of a date sum to more than 1.
     """
     prices, delay = traded(close, open, execution)
     aligned = align_prices(forecasts, prices, name="open" if prices is open else "close", horizon=horizon)
     weights = held_weights(aligned.values, kind, side=side, horizon=aligned.horizon, quantile=quantile)
+    borrowed = np.flatnonzero(np.nansum(weights, axis=1) > 1 + 1e-9)
+    if len(borrowed):
+        day = borrowed[0]
+        raise ValueError(
+            "weights must sum to at most 1, since vectorbt lends no money and would fill only a part; those "
+            f"of {aligned.dates[day]} sum to {weights[day].sum():.3g}. Scale them down."
+        )
     size = delayed(weights, delay)
     size[~np.isfinite(prices.to_numpy(dtype=float))] = np.nan
     return Orders(

@@ -87,6 +87,21 @@ def test_an_asset_without_a_price_is_held_and_one_without_a_forecast_is_sold(mar
     np.testing.assert_allclose(shares[26:, 3], 0, atol=1e-9)
 
 
+def test_weights_that_would_need_a_loan_are_refused(market) -> None:
+    values = np.abs(market.signal()) + 0.3
+    with pytest.raises(ValueError, match=r"at most 1, .* those of 2021-03-01 sum to 1\.\d+"):
+        orders(
+            market.with_forecasts(values),
+            wide(market.long(), "close"),
+            execution="next_close",
+            kind="as_given",
+        )
+    shares = values / values.sum(axis=1, keepdims=True)
+    portfolio = simulate(market, market.with_forecasts(shares), "next_close", kind="as_given")
+    held = (portfolio.assets().to_numpy() * market.close)[1:]
+    np.testing.assert_allclose(held / held.sum(axis=1, keepdims=True), shares[:-1], atol=1e-9)
+
+
 def test_the_long_side_is_wholly_invested_and_never_short(market) -> None:
     portfolio = simulate(market, market.forecasts, "next_close", side="long")
     assert (portfolio.assets().to_numpy() >= 0).all()
