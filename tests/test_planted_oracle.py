@@ -59,4 +59,4 @@ def test_the_report_of_a_study_of_a_panel_without_a_signal_says_nothing_found(
 ) -> None:
     said = benchmark.null_study(tmp_path, seed=900)
     assert said.startswith("**Nothing found:** no arm forecasts better than both zero and the prevailing")
-    assert "would be found out four times in five; a smaller one may be there." in said
+    assert "would be found four times in five; a smaller one may be there." in said
