@@ -20,12 +20,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PIP = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+# The files name everything, so there is nothing to resolve.
+PIP = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
 
 
 def beside(name: str, folder: Path) -> tuple[str, str]:
     """Install into a folder that this interpreter's packages are seen beside."""
-    options = ["--no-deps", "--target", str(folder), "--upgrade", "-r", str(HERE / f"{name}.txt")]
+    options = ["--target", str(folder), "--upgrade", "-r", str(HERE / f"{name}.txt")]
     subprocess.run([sys.executable, *PIP, *options], check=True)
     return sys.executable, f"{folder}{os.pathsep}{ROOT}"
 
