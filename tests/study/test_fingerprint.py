@@ -45,6 +45,8 @@ OTHER: dict[str, Any] = {
     "training.keep": "last",
     "training.precision": "bfloat16",
     "training.device": "cpu",
+    "training.optimizer": "sgd",
+    "training.interventions": {"gradient_equaliser": {"dose": 1.0}},
     "data.min_valid": 0.25,
     "model.width": 64,
     "model.num_heads": 8,
