@@ -64,6 +64,8 @@ class Tester:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": str(folder),
             "OMP_NUM_THREADS": "1",
+            # A patched kernel is built here, not among those of the machine.
+            "XDG_CACHE_HOME": str(folder / "cache"),
         }
         self.output = folder / "output.txt"
         self.server = subprocess.Popen(
