@@ -79,10 +79,10 @@ def test_a_penalty_adds_a_gradient_of_the_given_share(network, windows, schedule
     assert (found - own).norm().item() == pytest.approx(dose * own.norm().item(), rel=1e-4)
 
 
-def test_the_penalty_pulls_against_the_gradient_of_the_alignment_and_the_placebo_hardly(
+def test_the_penalty_pulls_against_the_gradient_of_the_alignment_and_the_placebo_across_it(
     network, windows, schedule
 ):
-    """The alignment falls along the penalty's part of the step; along the placebo's by much less."""
+    """The alignment falls along the penalty's part of a step; along the placebo's it stays at first."""
     model = network(random=True, width=16)
     passing = sites(model, windows)
     slope = torch.autograd.grad(
@@ -96,7 +96,7 @@ def test_the_penalty_pulls_against_the_gradient_of_the_alignment_and_the_placebo
         found = step_gradients(fresh, intervene(fresh, {name: {"dose": 1.0}}, seed=0), windows, schedule)
         cosines[name] = torch.nn.functional.cosine_similarity(found - own, slope, dim=0).item()
     assert cosines["decorrelation"] == pytest.approx(1, abs=1e-4)
-    assert abs(cosines["decorrelation_placebo"]) < 0.5
+    assert abs(cosines["decorrelation_placebo"]) < 1e-3
 
 
 def test_the_placebos_targets_are_the_same_at_every_step_and_others_for_another_seed(
