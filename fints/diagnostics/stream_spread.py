@@ -174,5 +174,5 @@ def _over_tokens(weights: Tensor, axes: int) -> Tensor:
 
 
 def _plain(value: Tensor) -> float | None:
-    number = float(value)
+    number = float(value.detach())
     return number if math.isfinite(number) else None
