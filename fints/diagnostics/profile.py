@@ -216,5 +216,5 @@ def _full_precision(tensor: Tensor) -> Tensor:
 def _plain(value: Tensor | float | None) -> float | None:
     if value is None:
         return None
-    number = float(value.detach())
+    number = float(value)
     return number if math.isfinite(number) else None
