@@ -142,10 +142,9 @@ def _control_group(
         for folder in (group, *group.parents):
             if folder != base and base not in folder.parents:
                 break
-            numbers = [_number(folder / limit), _number(folder / usage)]
-            if None not in numbers:
-                bound, used = numbers
-                left.append(max(0, bound - used + _reclaimable(folder)))  # type: ignore[operator]
+            bound, used = _number(folder / limit), _number(folder / usage)
+            if bound is not None and used is not None:
+                left.append(max(0, bound - used + _reclaimable(folder)))
     return min(left, default=None)
 
 

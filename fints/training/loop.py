@@ -5,10 +5,8 @@ Shapes: B batch, T tokens, F features, H horizons.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -26,24 +24,22 @@ from fints.training.device import (
     resolve_device,
     unless_memory_runs_out,
 )
-from fints.training.evaluate import evaluate, lower_precision, move
+from fints.training.evaluate import move
 from fints.training.identity import fit_identity
-from fints.training.losses import Loss, LossSum, make_loss
+from fints.training.losses import make_loss
 from fints.training.optimizer import learning_rate, make_optimizer
+from fints.training.passes import loss_of, validate
 from fints.training.progress import DivergedError, Progress, content_of, restore
 from fints.training.result import FitResult, Outcome
-from fints.training.seeds import derive, private_stream, reseed, threads
+from fints.training.seeds import derive, reseed
 from fints.training.steering import Steering
+from fints.training.surroundings import compiled, surroundings
 
 __all__ = ["LayerProfiler", "fit"]
 
 # Reading a number off an accelerator waits for all work queued on it, so steps are checked in
 # groups there; on the CPU every step is, before its weights move.
 STEPS_A_CHECK = {"cpu": 1, "cuda": 16, "mps": 16}
-# The attribute of a transformer that makes it recompute activations in the backward pass.
-CHECKPOINTING = "activation_checkpointing"
-# The method of a transformer that returns its fast pass, given a backend or None.
-COMPILED = "compiled"
 # The attribute of a transformer that says whether it measures real data before its first step.
 CALIBRATES = "calibrates"
 # Volatility clusters by date, so the variances of one batch of 64 windows of a panel of prices differ by
@@ -183,7 +179,7 @@ def fit(
     kept = _copy(model)
     started = time.perf_counter()
     outcome: Outcome
-    with _surroundings(model, config, device):
+    with surroundings(model, config, device):
         try:
             outcome, reason = _train(
                 model,
@@ -253,7 +249,7 @@ def _train(
     loss = make_loss(config)
     forward: Callable[[Tensor], Any] = model
     if config.compile:
-        forward = _compiled(model, compile_backend)
+        forward = compiled(model, compile_backend)
     pending: list[Tensor] = []
     steps_a_check = STEPS_A_CHECK[device.type]
 
@@ -315,7 +311,7 @@ def _train(
 
         inputs, targets = move(train.gather(order(step)), device)
         reseed(derive(seed, "dropout", step), device)
-        passed = partial(_loss_of, forward, inputs, targets, loss, config, device)
+        passed = partial(loss_of, forward, inputs, targets, loss, config, device)
         if steering is None:
             total, count = passed()
             (total / count.clamp(min=1)).backward()
@@ -345,7 +341,7 @@ def _train(
             row = progress.row(config)
             if validation is not None:
                 model.eval()
-                row["validation_loss"] = _validate(forward, validation, loss, config, device, number)
+                row["validation_loss"] = validate(forward, validation, loss, config, device, number)
                 model.train()
             progress.history.append(row)
             if on_row is not None:
@@ -369,68 +365,6 @@ def _train(
         )
         return "stopped_early", reason + _without(progress.unprofiled)
     return "finished", f"all {config.steps} steps taken" + _without(progress.unprofiled)
-
-
-def _loss_of(
-    forward: Callable[[Tensor], Any],
-    inputs: Tensor,
-    targets: Tensor,
-    loss: Loss,
-    config: TrainingConfig,
-    device: torch.device,
-) -> LossSum:
-    with lower_precision(config, device):
-        forecast = forward(inputs)
-    return loss(forecast, targets)
-
-
-def _validate(
-    forward: Callable[[Tensor], Any],
-    validation: Batches,
-    loss: Loss,
-    config: TrainingConfig,
-    device: torch.device,
-    number: int,
-) -> float:
-    value = evaluate(
-        forward,
-        validation,
-        loss,
-        batch_size=config.batch_size,
-        device=device,
-        autocast=lower_precision(config, device),
-    )
-    if not math.isfinite(value):
-        raise DivergedError(number, f"the validation loss is not finite after step {number}")
-    return value
-
-
-@contextmanager
-def _surroundings(model: nn.Module, config: TrainingConfig, device: torch.device) -> Iterator[None]:
-    """Set what the fit needs of torch and the model, and put it back."""
-    checkpointing = bool(getattr(model, CHECKPOINTING, False))
-    with private_stream(device), threads(config.threads), torch.inference_mode(False), torch.enable_grad():
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        if config.activation_checkpointing:
-            setattr(model, CHECKPOINTING, True)
-        try:
-            yield
-        finally:
-            if config.activation_checkpointing:
-                setattr(model, CHECKPOINTING, checkpointing)
-            if config.compile and getattr(model, COMPILED, None) is None:
-                # Compiled code is cached by function, not by model: after eight models of one
-                # class torch would stop compiling and run them eagerly.
-                torch.compiler.reset()
-
-
-def _compiled(model: nn.Module, backend: str | None) -> Callable[[Tensor], Any]:
-    compiled = getattr(model, COMPILED, None)
-    if compiled is not None:
-        forward: Callable[[Tensor], Any] = compiled(backend)
-        return forward
-    return torch.compile(model, dynamic=False, backend=backend or "inductor")
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:

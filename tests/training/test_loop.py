@@ -257,7 +257,7 @@ def test_a_steps_time_leaves_out_evaluations_profiles_and_checkpoints(
 
         return timed
 
-    monkeypatch.setattr(loop, "evaluate", taking(10, loop.evaluate))
+    monkeypatch.setattr(loop, "validate", taking(10, loop.validate))
     monkeypatch.setattr(loop, "write_checkpoint", taking(1000, loop.write_checkpoint))
     monkeypatch.setattr(loop, "reseed", taking(1, loop.reseed))
     result = fit(
