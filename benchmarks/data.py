@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from packages import install
 
 SIZES = {"large": (5000, 6300), "small": (60, 700)}
 RETURNS = (1, 2, 3, 5, 10, 21, 42, 63, 126, 252)
@@ -262,22 +263,8 @@ def measure_neuralforecast(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.packages is None:
         return {"skipped": "give --packages FOLDER to install and measure it"}
     folder = arguments.packages.resolve()
-    if not (folder / "neuralforecast").is_dir():
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-deps",
-            "--target",
-            str(folder),
-            *WANTED,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return {"skipped": f"it could not be installed: {done.stderr.strip().splitlines()[-1]}"}
-    sys.path.append(str(folder))
+    if (reason := install(folder, WANTED, proof="neuralforecast")) is not None:
+        return {"skipped": f"it could not be installed: {reason}"}
     # The package's own beginning imports ray and all its models; its data set needs neither.
     package = types.ModuleType("neuralforecast")
     package.__path__ = [str(folder / "neuralforecast")]

@@ -43,6 +43,7 @@ from typing import Any
 
 import torch
 from arms import PACKAGES, Arm, Sizes, arms_of, step_of
+from packages import install
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -128,24 +129,10 @@ def _arguments() -> argparse.Namespace:
 
 def _install(folder: Path) -> bool:
     """Install the packages into `folder` if they are not there; return whether they can be imported."""
-    if not (folder / "x_transformers").is_dir():
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-deps",
-            "--target",
-            str(folder),
-            *_WANTED,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"could not install {', '.join(PACKAGES)}: {done.stderr.strip().splitlines()[-1]}")
-            return False
-    sys.path.append(str(folder))
-    return True
+    reason = install(folder, _WANTED, proof="x_transformers")
+    if reason is not None:
+        print(f"could not install {', '.join(PACKAGES)}: {reason}")
+    return reason is None
 
 
 def _interleaved(arms: list[Arm], sizes: Sizes, rounds: int) -> dict[str, list[float]]:
