@@ -95,6 +95,7 @@ def forecast_mu(
 def _forecast_mu() -> Any:
     base = require("skfolio.moments").BaseMu
 
+    # The base is known only once the optional library is imported, so mypy cannot follow it.
     class ForecastMu(base):  # type: ignore[misc, valid-type]
         def __init__(
             self,

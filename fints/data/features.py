@@ -294,7 +294,8 @@ def _recipe(name: str) -> tuple[str, tuple[int, ...]] | None:
 def _unknown(panel: Panel, name: str) -> str:
     columns = [panel.price, *panel.feature_columns]
     families = {family.split("_{")[0]: family for family in FEATURES if not family.startswith("rank_")}
-    stem, lags = re.fullmatch(r"(.*?)((?:_\d+)*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    stem = re.sub(r"(?:_\d+)*\Z", "", name)
+    lags = name.removeprefix(stem)
     near = difflib.get_close_matches(name, columns, n=1)
     if not near and (stems := difflib.get_close_matches(stem, list(families), n=1)):
         # A misspelt recipe is answered with its own lags, if it has as many as the recipe takes.

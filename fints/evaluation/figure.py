@@ -63,6 +63,7 @@ def draw(judged: Judgement, frame: pl.DataFrame, path: Path) -> None:
     if path.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"a figure is .png or .svg; got {path.name}.")
     rows = known_rows(frame)
+    # matplotlib's stubs allow only literal names.
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         canvas = Figure(figsize=(7.2, 5.2), layout="constrained")
         FigureCanvasAgg(canvas)

@@ -100,6 +100,7 @@ def styled() -> Iterator[None]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         for name, value in STYLE.items():
+            # matplotlib's stubs allow only literal names.
             matplotlib.rcParams[name] = value  # type: ignore[index]
         yield
 

@@ -172,4 +172,4 @@ def test_an_unknown_preset_is_named_with_the_known_ones() -> None:
 
 def test_a_study_cannot_be_changed_after_its_declaration() -> None:
     with pytest.raises(AttributeError):
-        study().seeds = (3,)  # type: ignore[misc]
+        study().seeds = (3,)  # type: ignore[misc]  # What mypy forbids must fail when run, too.
