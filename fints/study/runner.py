@@ -167,12 +167,19 @@ class _Driver:
             if found is not None:
                 self._handle(*found)
                 self._advance(arms)
-        for claim in self._pool.busy.values():
-            self._recorder.kill(claim.cell)
         self._pool.stop()
         for claim in self._pool.busy.values():
-            if self._loss(claim.cell.key) is None:
+            # A worker may have put its fit in place between the signal and its end.
+            loss = self._loss(claim.cell.key)
+            if loss is None:
+                self._recorder.kill(claim.cell)
                 self._queue.requeue(claim, failed=False)
+                continue
+            self._queue.complete(claim, loss)
+            if claim.cell.role != "baseline":
+                self._recorder.finish(claim.cell)
+                self._counted.add(claim.cell.key)
+                self.fitted += 1
 
     def finished_cells(self) -> list[Cell]:
         """Return every cell of the plan whose fit is there."""
