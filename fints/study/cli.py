@@ -6,23 +6,28 @@ Exit codes: 0 done, 1 fits failed or a check did not hold, 2 wrong use, 130 Ctrl
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from fints.study.checkout import commit_of, refuse_uncommitted
+from fints.study.command_line import (
+    OneLineParser,
+    changes_of,
+    fail,
+    make_console,
+    usable_cores,
+    workers_of,
+)
 from fints.study.commands import finished_elsewhere, resume_command, run_command, shown
 from fints.study.design import Study
 from fints.words import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fints.study.analysis import Analysis
     from fints.study.plan import Plan
     from fints.study.runner import Outcome
@@ -52,14 +57,14 @@ def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | 
         arguments = _parser(path, study).parse_args(argv)
         code = _VERBS[arguments.verb](study, path, docstring, arguments)
     except ValueError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
     except OSError as error:
         # The last net: what opens a file says more where it knows what the file is for.
-        _fail(_told(error), 2)
+        fail(_told(error), 2)
     except RuntimeError as error:
-        _fail(str(error), 1)
+        fail(str(error), 1)
     except KeyboardInterrupt:
-        _fail("stopped.", 130)
+        fail("stopped.", 130)
     sys.exit(code)
 
 
@@ -70,14 +75,9 @@ def _told(error: OSError) -> str:
     return f"{error.filename} cannot be used: {error.strerror}."
 
 
-class _OneLineParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        _fail(f"{message} (--help shows what there is)", 2)
-
-
 def _parser(path: Path, study: Study) -> argparse.ArgumentParser:
     name = shown(path)
-    parser = _OneLineParser(
+    parser = OneLineParser(
         prog=f"python {name}",
         description=study.title,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -92,7 +92,7 @@ examples:
 """,
     )
     verbs = parser.add_subparsers(
-        dest="verb", required=True, metavar="{plan,run,report}", parser_class=_OneLineParser
+        dest="verb", required=True, metavar="{plan,run,report}", parser_class=OneLineParser
     )
     plan = verbs.add_parser("plan", help="show arms, fits, cost and power; run nothing", allow_abbrev=False)
     run = verbs.add_parser(
@@ -122,9 +122,9 @@ examples:
     for verb in (plan, run):
         verb.add_argument(
             "--workers",
-            type=_workers,
+            type=workers_of,
             metavar="N",
-            help=f"fits at a time ({_usable_cores()}; 1 on a GPU)",
+            help=f"fits at a time ({usable_cores()}; 1 on a GPU)",
         )
     plan.add_argument(
         "--check", action="store_true", help="train the budget on a planted signal and show how much it finds"
@@ -153,7 +153,7 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
     from fints.study.overview import plan_lines
 
     plan, folder = _resolve(study, path, docstring, arguments)
-    console = _console()
+    console = make_console()
     workers = arguments.workers or _default_workers(plan)
     lines = plan_lines(plan, folder, workers=workers, commit=commit_of(path), models=arguments.models)
     for line in lines:
@@ -171,7 +171,7 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
 
 def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
     plan, folder = _resolve(study, path, docstring, arguments)
-    console = _console()
+    console = make_console()
     commit = commit_of(path)
     if commit is None:
         console.print("not a git checkout: the results will name no commit", highlight=False)
@@ -242,11 +242,11 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
             + finished_elsewhere(study, path, arguments, folder)
         )
     _, page = _write_report(folder)
-    _console().print(f"report: {page}", highlight=False, soft_wrap=True)
+    make_console().print(f"report: {page}", highlight=False, soft_wrap=True)
     if arguments.publish:
         from fints.study.publish import publish
 
-        _console().print(f"to commit: {publish(folder.path, path)}", highlight=False, soft_wrap=True)
+        make_console().print(f"to commit: {publish(folder.path, path)}", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -266,7 +266,7 @@ def _resolve(
         docstring=docstring,
         preset=arguments.preset,
         data=arguments.data,
-        changes=_changes(arguments.set),
+        changes=changes_of(arguments.set),
     )
     root = Path(arguments.root).expanduser() if arguments.root else home()
     return plan, StudyFolder(root.resolve(), plan.name, plan.label)
@@ -324,19 +324,6 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     check_tracker(folder.root, arguments.tracking_uri)
 
 
-def _changes(entries: Sequence[str]) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    for entry in entries:
-        name, equals, text = entry.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--set needs FIELD=VALUE, e.g. training.steps=500; got {entry!r}.")
-        try:
-            changes[name] = json.loads(text)
-        except ValueError:
-            changes[name] = text
-    return changes
-
-
 def _docstring(path: Path) -> str:
     import ast
 
@@ -347,33 +334,9 @@ def _default_preset(study: Study) -> str:
     return DEFAULT_PRESET if DEFAULT_PRESET in study.presets else next(iter(study.presets))
 
 
-def _workers(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 256:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 256; got {text!r}")
-    return int(text)
-
-
 def _default_workers(plan: Plan) -> int:
     """Return one worker a core, but one alone on an accelerator, whose memory all of them would share."""
     from fints.study.fingerprint import device_type
 
     devices = {device_type(arm.experiment.training.device) for arm in plan.arms}
-    return _usable_cores() if devices == {"cpu"} else 1
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # Where there is no terminal, a line stays a line.
-    return Console() if sys.stdout.isatty() else Console(width=80)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
-    sys.exit(code)
+    return usable_cores() if devices == {"cpu"} else 1

@@ -172,7 +172,7 @@ def test_an_accelerator_gets_one_worker_unless_more_are_asked_for(
     prices: Path, monkeypatch: pytest.MonkeyPatch, device: str, workers: int
 ) -> None:
     monkeypatch.setattr(fingerprint, "device_type", lambda name: device)
-    monkeypatch.setattr(cli, "_usable_cores", lambda: 7)
+    monkeypatch.setattr(cli, "usable_cores", lambda: 7)
     made = make_plan(STUDY, name="tiny", docstring="", preset="quick", data=str(prices))
     assert cli._default_workers(made) == workers
 

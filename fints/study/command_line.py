@@ -1,0 +1,71 @@
+"""What the command lines of study files share: one line an error, workers, changed fields, a console."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["OneLineParser", "changes_of", "fail", "make_console", "usable_cores", "workers_of"]
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        fail(f"{message} (--help shows what there is)", 2)
+
+
+def changes_of(entries: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of ``--set FIELD=VALUE`` entries; a value that is no JSON is a text.
+
+    Raises
+    ------
+    ValueError
+        If an entry has no field or no value.
+    """
+    changes: dict[str, Any] = {}
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set needs FIELD=VALUE, e.g. training.steps=500; got {entry!r}.")
+        try:
+            changes[name] = json.loads(text)
+        except ValueError:
+            changes[name] = text
+    return changes
+
+
+def workers_of(text: str) -> int:
+    """Return a number of workers from its text."""
+    if not text.isdigit() or not 1 <= int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 256; got {text!r}")
+    return int(text)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def make_console() -> Console:
+    """Return what a person reads on."""
+    from rich.console import Console
+
+    # Where there is no terminal, a line stays a line.
+    return Console() if sys.stdout.isatty() else Console(width=80)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Print an error in one line and exit."""
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(code)
