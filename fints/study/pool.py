@@ -10,11 +10,9 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from fints.study.fits import Cell
-
-__all__ = ["Event", "Pool"]
+__all__ = ["Event", "Job", "Pool"]
 
 Event = dict[str, Any]
 # A worker that dies this often before it was ready will not get ready.
@@ -22,6 +20,14 @@ MOST_FAILED_STARTS = 3
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
 )
+
+
+class Job(Protocol):
+    """What a worker is given: it takes it as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its fields, JSON-able."""
+        ...
 
 
 class Pool:
@@ -35,9 +41,19 @@ class Pool:
         First line to each worker: folder, dataset, opens_seal, checksum.
     logs : Path
         Where what workers print is kept.
+    module : str
+        What a worker runs.
     """
 
-    def __init__(self, num_workers: int, start: dict[str, Any], logs: Path) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        start: dict[str, Any],
+        logs: Path,
+        *,
+        module: str = "fints.study.worker",
+    ) -> None:
+        self._module = module
         self._start = start
         self._logs = logs
         self._events: queue.Queue[tuple[int, subprocess.Popen[str], Event]] = queue.Queue()
@@ -60,7 +76,7 @@ class Pool:
         """Return the process ids."""
         return [worker.pid for worker in self._workers.values()]
 
-    def send(self, slot: int, cell: Cell, claim: Any) -> None:
+    def send(self, slot: int, cell: Job, claim: Any) -> None:
         """Give a cell to an idle worker."""
         self.busy[slot] = claim
         # A worker that has just died says so through its output, as "gone".
@@ -115,7 +131,7 @@ class Pool:
     def _spawn(self, slot: int) -> None:
         with self._log(slot).open("a", encoding="utf-8") as log:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "fints.study.worker"],
+                [sys.executable, "-m", self._module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

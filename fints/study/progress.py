@@ -5,16 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from fints.study.cells import FINISHED
 from fints.study.estimates import duration
-from fints.study.fits import Cell
 
-__all__ = ["Report"]
+__all__ = ["Job", "Report"]
+
+
+class Job(Protocol):
+    """A fit that is told of: its text says which it is."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it is expected to take."""
+        ...
 
 
 class Report:
@@ -59,13 +67,13 @@ class Report:
         """Print a line above the bar."""
         self._console.print(text, highlight=False, markup=False)
 
-    def kept(self, cell: Cell) -> None:
+    def kept(self, cell: Job) -> None:
         """Count a fit that was finished before this run."""
         self._done += 1
         self._work_left -= cell.seconds
         self._advance()
 
-    def finished(self, cell: Cell, result: Mapping[str, Any], seconds: float) -> None:
+    def finished(self, cell: Job, result: Mapping[str, Any], seconds: float) -> None:
         """Count and tell a fit that this run finished."""
         self._done += 1
         self._work_left -= cell.seconds
@@ -79,7 +87,7 @@ class Report:
         self.say(f"[{self._done}/{self._total}] {cell}")
         self.say(f"        {told}, {seconds:.1f} s{left}")
 
-    def failed(self, cell: Cell, error: str, *, again: bool) -> None:
+    def failed(self, cell: Job, error: str, *, again: bool) -> None:
         """Tell a fit that failed."""
         self.say(f"failed: {cell}: {error}" + ("; it will be tried again" if again else ""))
 
