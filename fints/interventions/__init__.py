@@ -21,13 +21,14 @@ from fints.interventions.planted_amplification import BranchGain, RisingUpdates,
 from fints.interventions.planted_collapse import LowRankOutputs, TokenPull
 from fints.interventions.planted_overfitting import FewWindows, NoisyTargets
 from fints.interventions.planted_vanishing import SaturatedBranches, ShrunkGradients
-from fints.interventions.reliefs import RELIEFS, Relief, changes
+from fints.interventions.reliefs import DOSES, RELIEFS, Relief, changes
 from fints.interventions.representation import Decorrelation, DecorrelationPlacebo, alignment
 from fints.interventions.scale import ScaledInputs, forecasts_by_scale, moved_by_scale
 from fints.interventions.skip import SkippedSublayers
 from fints.interventions.table import INTERVENTIONS, intervene
 
 __all__ = [
+    "DOSES",
     "INTERVENTIONS",
     "RELIEFS",
     "Applied",

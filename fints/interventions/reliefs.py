@@ -9,7 +9,7 @@ from typing import Any
 from fints.interventions.base import Cause
 from fints.interventions.table import INTERVENTIONS
 
-__all__ = ["RELIEFS", "Relief", "changes"]
+__all__ = ["DOSES", "RELIEFS", "Relief", "changes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,15 @@ RELIEFS: dict[str, Relief] = {
     "depth_scaled_updates": Relief(cause="amplification", placebo=None, doses=(0.5, 1.0)),
     "weight_decay": Relief(cause="noise", placebo=None, doses=(0.03, 0.1, 0.3)),
     "dropout": Relief(cause="noise", placebo=None, doses=(0.1, 0.2, 0.4)),
+}
+# The doses of a confirmatory study, of a relief and its placebo: those of `python benchmarks/doses.py`.
+DOSES: dict[str, float] = {
+    "gradient_equaliser": 1.0,
+    "gradient_equaliser_placebo": 1.0,
+    "decorrelation": 1.0,
+    "decorrelation_placebo": 1.0,
+    "output_change_step": 1.0,
+    "dropout": 0.2,
 }
 FIELDS = {"weight_decay": "training.weight_decay", "dropout": "model.dropout"}
 

@@ -1,7 +1,8 @@
 """Turn a question into arms, tuned trials, tracked runs and a report.
 
-`Study` and its parts declare a question, `main` gives the file that declares it its verbs. Names
-are resolved on first use, so importing the package loads nothing heavy.
+`Study` and its parts declare a question to one panel in time, `PanelStudy` one to independent simulated
+panels; `main` and `panel_main` give the file that declares it its verbs. Names are resolved on first use, so
+importing the package loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -12,16 +13,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fints.study.cli import main
     from fints.study.design import Contrast, Preset, Study, Tuning
+    from fints.study.panel_cells import Days
+    from fints.study.panel_cli import main as panel_main
+    from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
 
-__all__ = ["Contrast", "Preset", "Study", "Tuning", "main"]
+__all__ = [
+    "Contrast",
+    "Days",
+    "PanelPreset",
+    "PanelStudy",
+    "PanelTuning",
+    "Preset",
+    "Study",
+    "Tuning",
+    "main",
+    "panel_main",
+]
 
 _HOME = {
     "Contrast": "fints.study.design",
+    "Days": "fints.study.panel_cells",
+    "PanelPreset": "fints.study.panel_design",
+    "PanelStudy": "fints.study.panel_design",
+    "PanelTuning": "fints.study.panel_design",
     "Preset": "fints.study.design",
     "Study": "fints.study.design",
     "Tuning": "fints.study.design",
     "main": "fints.study.cli",
+    "panel_main": "fints.study.panel_cli",
 }
+_ALIASES = {"panel_main": "main"}
 
 
 def __getattr__(name: str) -> Any:
@@ -29,7 +50,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"fints.study has no attribute {name!r}; its public names are {', '.join(__all__)}."
         )
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_HOME[name]), _ALIASES.get(name, name))
 
 
 def __dir__() -> list[str]:

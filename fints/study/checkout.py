@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from fints.study.commands import shown
 
 if TYPE_CHECKING:
     from fints.study.design import Study
+    from fints.study.panel_design import PanelStudy
 
-__all__ = ["commit_of", "refuse_uncommitted"]
+__all__ = ["commit_of", "declared_in", "refuse_uncommitted"]
 
 
 def commit_of(path: Path) -> str | None:
@@ -19,7 +21,7 @@ def commit_of(path: Path) -> str | None:
     return _git(path, "rev-parse", "--short=12", "HEAD")
 
 
-def refuse_uncommitted(study: Study, path: Path) -> None:
+def refuse_uncommitted(study: Study | PanelStudy, path: Path) -> None:
     """Refuse to make claims from a study, or with code that affects its numbers, that no commit holds."""
     from fints.study.baselines import SOURCES
     from fints.study.fingerprint import AFFECTS_BASELINES, AFFECTS_NUMBERS, PACKAGE
@@ -49,3 +51,23 @@ def _git(path: Path, *words: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return told.stdout.strip()
+
+
+def declared_in(path: Path, docstring: str) -> tuple[str, str] | None:
+    """Return commit and time (ISO) since when a study's file has had this docstring without a break.
+
+    None where there is no clone, or no commit holds the docstring.
+    """
+    listed = _git(path, "log", "--format=%h %cI", "--", path.name)
+    since = None
+    for line in (listed or "").splitlines():
+        commit, when = line.split()
+        text = _git(path, "show", f"{commit}:./{path.name}")
+        try:
+            told = ast.get_docstring(ast.parse(text or ""), clean=False)
+        except SyntaxError:
+            told = None
+        if told != docstring:
+            break
+        since = commit, when
+    return since

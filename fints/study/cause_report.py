@@ -1,0 +1,215 @@
+"""The answer of a study of causes: a verdict a cell, with what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fints.diagnostics import MEDIATORS
+from fints.evaluation.causes import CausesVerdict
+from fints.evaluation.power import contrast_power
+from fints.study.cause_figures import draw_causes
+from fints.study.causes import LEAST_CLUSTERS, CauseCell, cause_cells, interval, plain_rows
+from fints.study.document import Block, Heading, Picture, Table, Text
+from fints.study.panel_design import Answer, PanelStudy
+from fints.study.panel_store import Fits
+from fints.words import counted
+
+__all__ = ["answer_causes", "power_of_causes"]
+
+PERCENT = 100.0
+RULE = (
+    "The rule, fixed beforehand: a cell has a penalty if the 95 % interval of its mean over panels lies "
+    "above the smallest of interest, none if its one-sided 95 % bound lies below it. A cause dominates if "
+    "its relief surely removes more than half of the penalty, more than every rival and more than its "
+    "placebo; a cause whose manipulation check failed carries no verdict."
+)
+
+
+def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
+    """Draw the figures of a study of causes and return its answer."""
+    cells = cause_cells(study, fits)
+    if not cells:
+        return Answer(sentence="No cell has a finished panel yet.", blocks=[], tables={})
+    figures = {figure.name: figure for figure in draw_causes(study, fits, cells, folder)}
+
+    def shown(*names: str) -> list[Block]:
+        found = [figures[name] for name in names if name in figures]
+        return [Picture(path=f"figures/{one.name}.svg", caption=one.caption, alt=one.alt) for one in found]
+
+    blocks: list[Block] = [
+        *shown("penalty"),
+        Heading(text="Verdicts"),
+        _verdicts(study, cells),
+        Text(text=RULE),
+        *shown("reliefs", "two_by_two"),
+        Heading(text="Share of the penalty that each relief removes"),
+        *_shares(study, cells),
+        Heading(text="Did the manipulations do what they are to do?"),
+        *_checks(cells),
+        Heading(text="Inside the deep networks"),
+        *shown("cosine", "gradients", "probes"),
+    ]
+    return Answer(
+        sentence=" ".join(f"{cell.name}: {_said(cell)}" for cell in cells),
+        blocks=blocks,
+        tables={"penalties": plain_rows(cells)},
+    )
+
+
+def power_of_causes(study: PanelStudy) -> list[str]:
+    """Return the lines of a plan on what a study of causes can find."""
+    number = len(study.panels)
+    lines = ["power    of the gate, at the spread over panels of the pilot, to tell a penalty of twice the"]
+    lines += ["         smallest of interest from the smallest (5 %, two-sided)"]
+    for tier in study.factors["tier"]:
+        smallest, spread = study.settings["smallest"][tier], study.settings["pilot_spread"][tier]
+        if number < LEAST_CLUSTERS:
+            told = f"none: a verdict needs {LEAST_CLUSTERS} panels, there are {number}"
+        else:
+            told = (
+                f"{contrast_power(smallest, sd=spread, clusters=number):.0%} with {counted(number, 'panel')}"
+            )
+        lines.append(f"         {tier}: smallest {smallest:g}, spread {spread:g}: {told}")
+    return lines
+
+
+def _said(cell: CauseCell) -> str:
+    if cell.verdict is None:
+        return f"no verdict, {counted(len(cell.panels), 'panel')} of at least {LEAST_CLUSTERS}."
+    sentence = cell.verdict.sentence
+    other = cell.verdict_calibrated
+    if cell.verdict.cause == "noise" and (other is None or other.cause != "noise"):
+        sentence += (
+            " After the best scalar calibration noise does not dominate: the relief shrinks forecasts."
+        )
+    return sentence
+
+
+def _verdicts(study: PanelStudy, cells: Sequence[CauseCell]) -> Table:
+    rows = []
+    for cell in cells:
+        verdict = cell.verdict
+        smallest = study.settings["smallest"][cell.tier]
+        more = (
+            ""
+            if verdict is None
+            else "never"
+            if verdict.more_clusters is None
+            else str(verdict.more_clusters)
+        )
+        rows.append(
+            (
+                cell.name,
+                *(_share(value) for value in cell.share.values()),
+                _interval(cell.penalty),
+                _interval(cell.optimisation),
+                _interval(cell.generalisation),
+                f"{PERCENT * smallest:g}",
+                "too few panels" if verdict is None else _words(verdict),
+                more,
+                str(cell.diverged),
+            )
+        )
+    depths = tuple(f"share of oracle, depth {depth}" for depth in cells[0].share)
+    return Table(
+        columns=(
+            "cell",
+            *depths,
+            "penalty",
+            "optimisation",
+            "generalisation",
+            "smallest",
+            "verdict",
+            "panels to decide",
+            "diverged",
+        ),
+        rows=tuple(rows),
+        left=("cell", "verdict"),
+        note="Penalties in % of the target's variance (percentage points of R2), mean and 95 % interval over "
+        "panels. Panels to decide: how many more at these estimates; 0 where it is decided.",
+    )
+
+
+def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
+    rows = []
+    for cell in cells:
+        for cause, level in study.settings["causes"].items():
+            if level not in cell.relieved or cause not in cell.checks:
+                continue
+            verdict, other = cell.verdict, cell.verdict_calibrated
+            rows.append(
+                (
+                    cell.name,
+                    cause,
+                    level.replace("_", " "),
+                    _interval(cell.relieved[level]),
+                    _of(verdict, cause),
+                    _of(other, cause),
+                    "passed" if cell.checks[cause].passed else "failed",
+                )
+            )
+    return [
+        Table(
+            columns=(
+                "cell",
+                "cause",
+                "relief",
+                "penalty left",
+                "share removed",
+                "share, calibrated",
+                "check",
+            ),
+            rows=tuple(rows),
+            left=("cell", "cause", "relief", "check"),
+            note="Shares with 95 % bootstrap intervals over panels, where there is a penalty and the check "
+            "passed. Calibrated: every forecast times its best scalar, chosen on validation dates.",
+        )
+    ]
+
+
+def _checks(cells: Sequence[CauseCell]) -> list[Block]:
+    names = [name for names in MEDIATORS.values() for name in names]
+    rows = []
+    for cell in cells:
+        rows.append((cell.name, "chance alone", *(_move(cell.chance.get(name)) for name in names), ""))
+        for cause, check in cell.checks.items():
+            own = MEDIATORS[cause]
+            moves = [_move(check.moves.get(name), bold=name in own) for name in names]
+            rows.append((cell.name, cause, *moves, "passed" if check.passed else "failed"))
+    return [
+        Table(
+            columns=("cell", "relief of", *(name.replace("_", " ") for name in names), "check"),
+            rows=tuple(rows),
+            left=("cell", "relief of", "check"),
+            note="How far the relief moved each mediator of the deep network, relative to what it is without "
+            "(means over panels, over three moments of training and the end, root of the sum of squares over "
+            "sublayers). A check passes if one of its own (bold) moved by at least 50 % and every other by "
+            "less than 10 %. Chance alone: the same between the even and the odd panels of the plain fits.",
+        )
+    ]
+
+
+def _words(verdict: CausesVerdict) -> str:
+    words = verdict.decision.replace("_", " ")
+    return f"{verdict.cause} dominates" if verdict.cause else words
+
+
+def _of(verdict: CausesVerdict | None, cause: str) -> str:
+    share = None if verdict is None else verdict.shares.get(cause)
+    return "–" if share is None else f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}]"
+
+
+def _interval(values: Sequence[float]) -> str:
+    mean, low, high = (PERCENT * number for number in interval(values))
+    return f"{mean:.2f}" if len(values) < 2 else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _move(value: float | None, *, bold: bool = False) -> str:
+    if value is None:
+        return "–"
+    return f"**{value:.0%}**" if bold else f"{value:.0%}"

@@ -1,0 +1,270 @@
+"""The verbs of a panel study's file: ``python studies/NAME.py plan | run | report``.
+
+Exit codes: 0 done, 1 fits failed, 2 wrong use, 130 Ctrl-C, 143 SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fints.study.checkout import commit_of, declared_in, refuse_uncommitted
+from fints.study.claims import CLAIM_WORDS
+from fints.study.command_line import (
+    OneLineParser,
+    changes_of,
+    fail,
+    make_console,
+    usable_cores,
+    workers_of,
+)
+from fints.study.commands import shown
+from fints.study.panel_design import PanelStudy
+from fints.words import counted
+
+if TYPE_CHECKING:
+    from fints.study.panel_plan import PanelPlan
+    from fints.study.panel_store import Fits
+    from fints.study.store import StudyFolder
+
+__all__ = ["main"]
+
+DEFAULT_PRESET = "quick"
+
+
+def main(study: PanelStudy, argv: Sequence[str] | None = None) -> NoReturn:
+    """Read the command line, do what it says, and exit.
+
+    Parameters
+    ----------
+    study : PanelStudy
+        Declared by the calling file, which names and documents it.
+    argv : sequence of str, optional
+        Arguments; those of the process if not given.
+    """
+    caller = sys._getframe(1).f_globals
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        path = Path(caller["__file__"]).resolve()
+        arguments = _parser(path, study).parse_args(argv)
+        code = _VERBS[arguments.verb](study, path, str(caller.get("__doc__") or ""), arguments)
+    except ValueError as error:
+        fail(str(error), 2)
+    except OSError as error:
+        fail(f"{error.filename} cannot be used: {error.strerror}." if error.filename else str(error), 2)
+    except RuntimeError as error:
+        fail(str(error), 1)
+    except KeyboardInterrupt:
+        fail("stopped; what is finished is kept, the same command goes on.", 130)
+    sys.exit(code)
+
+
+def _parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:
+    name = shown(path)
+    parser = OneLineParser(prog=f"python {name}", description=study.title, allow_abbrev=False)
+    verbs = parser.add_subparsers(
+        dest="verb", required=True, metavar="{plan,run,report}", parser_class=OneLineParser
+    )
+    told = {
+        "plan": "show arms, fits, cost and power; run nothing",
+        "run": "tune, fit and report; resumes by itself",
+        "report": "rebuild the report from finished fits; train nothing",
+    }
+    default = DEFAULT_PRESET if DEFAULT_PRESET in study.presets else next(iter(study.presets))
+    for verb, text in told.items():
+        own = verbs.add_parser(verb, help=text, allow_abbrev=False)
+        own.add_argument(
+            "--preset", default=default, metavar="|".join(study.presets), help="size (%(default)s)"
+        )
+        own.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="FIELD=VALUE",
+            help="change a field, e.g. training.steps=500",
+        )
+        own.add_argument(
+            "--root", metavar="DIR", help="where results live (FINTS_HOME, else the user's data folder)"
+        )
+        own.add_argument(
+            "--anew", action="store_true", help="count no committed result as done: fit all of it here"
+        )
+        if verb != "report":
+            own.add_argument(
+                "--workers", type=workers_of, metavar="N", help=f"fits at a time ({usable_cores()})"
+            )
+        else:
+            own.add_argument(
+                "--publish",
+                action="store_true",
+                help="also write NAME.md, its figures and its fits beside the study's file",
+            )
+    return parser
+
+
+def _plan(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    plan, folder, known = _resolve(study, path, docstring, arguments)
+    for line in _plan_lines(plan, folder, known, commit_of(path), arguments.workers or usable_cores()):
+        make_console().print(line, highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _run(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    from fints.study.panel_runner import run_panels
+    from fints.study.progress import Report
+
+    plan, folder, known = _resolve(study, path, docstring, arguments)
+    console = make_console()
+    commit = commit_of(path)
+    if commit is None:
+        console.print("not a git checkout: the results will name no commit", highlight=False)
+    elif plan.study.presets[plan.preset].claim != "none":
+        refuse_uncommitted(study, path)
+    workers = arguments.workers or usable_cores()
+    total = sum(plan.num_fits().values())
+    console.print(f"{plan.name}, preset {plan.preset}: {counted(total, 'fit')}, results in", highlight=False)
+    console.print(str(folder.path), highlight=False, soft_wrap=True)
+    with Report(console, total=total, work=plan.seconds(), workers=workers) as report:
+        outcome = run_panels(
+            plan,
+            folder,
+            report,
+            workers=workers,
+            known=known,
+            commit=commit,
+            command=_command(path, arguments, "run"),
+        )
+    for failure in outcome.failures:
+        console.print(f"failed for good: {failure}", highlight=False, markup=False)
+    page, _, sentence = _written(plan, folder, known, path, docstring, arguments)
+    console.print(f"\n{sentence}", highlight=False, markup=False)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    return 1 if outcome.failures else 0
+
+
+def _report(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    from fints.study.panel_store import publish_fits
+    from fints.study.publish import publish
+
+    plan, folder, known = _resolve(study, path, docstring, arguments)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    page, found, _ = _written(plan, folder, known, path, docstring, arguments)
+    make_console().print(f"report: {page}", highlight=False, soft_wrap=True)
+    if arguments.publish:
+        if plan.changes:
+            raise ValueError("only a study as declared is published; leave out --set.")
+        told = f"to commit: {publish(folder.path, path)} and {publish_fits(found, path, plan.preset)}"
+        make_console().print(told, highlight=False, soft_wrap=True)
+    return 0
+
+
+_VERBS = {"plan": _plan, "run": _run, "report": _report}
+
+
+def _resolve(
+    study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace
+) -> tuple[PanelPlan, StudyFolder, dict[str, dict[str, Any]]]:
+    from fints.data import home
+    from fints.study.panel_plan import make_panel_plan
+    from fints.study.panel_store import committed
+    from fints.study.store import StudyFolder
+
+    plan = make_panel_plan(
+        study,
+        name=path.stem,
+        docstring=docstring,
+        preset=arguments.preset,
+        changes=changes_of(arguments.set),
+    )
+    root = Path(arguments.root).expanduser() if arguments.root else home()
+    folder = StudyFolder(root.resolve(), plan.name, plan.label)
+    return plan, folder, {} if arguments.anew else committed(path, plan.preset)
+
+
+def _written(
+    plan: PanelPlan,
+    folder: StudyFolder,
+    known: dict[str, dict[str, Any]],
+    path: Path,
+    docstring: str,
+    arguments: argparse.Namespace,
+) -> tuple[Path, Fits, str]:
+    from fints.study.panel_report import write_panel_report
+    from fints.study.panel_runner import collect
+
+    found = collect(plan, folder, known)
+    commands = {verb: _command(path, arguments, verb) for verb in ("run", "report")}
+    page, sentence = write_panel_report(
+        plan, found, folder.path, declared=declared_in(path, docstring), commands=commands
+    )
+    return page, found, sentence
+
+
+def _plan_lines(
+    plan: PanelPlan,
+    folder: StudyFolder,
+    known: dict[str, dict[str, Any]],
+    commit: str | None,
+    workers: int,
+) -> list[str]:
+    from fints.study.estimates import duration, parameters
+
+    study, fits = plan.study, plan.num_fits()
+    width = max(len(arm.name) for arm in plan.arms)
+    lines = [
+        f"{plan.name}: {study.title}",
+        f"preset {plan.preset} {CLAIM_WORDS[study.presets[plan.preset].claim]}",
+        "",
+        f"{'arm':{width}} {'parameters':>10} {'time a fit':>10}",
+    ]
+    done = folder.whole()
+    kept = left = 0.0
+    for arm in plan.arms:
+        tuning = plan.tuning_fits(arm)
+        lines.append(
+            f"{arm.name:{width}} {parameters(arm.experiment):>10,} {duration(tuning[0].seconds):>10}"
+        )
+        there = [cell for cell in tuning if cell.key in done or cell.design in known]
+        kept += len(there)
+        # Which point an arm is fitted at is known after its tuning: its final fits cost the same at each.
+        best = max(
+            (plan.final_fits(arm, point) for point in study.tuning.points()),
+            key=lambda cells: sum(cell.key in done or cell.design in known for cell in cells),
+        )
+        final = [cell for cell in best if cell.key in done or cell.design in known]
+        kept += len(final)
+        left += sum(cell.seconds for cell in tuning if cell not in there)
+        left += sum(cell.seconds for cell in best if cell not in final)
+    points, panels = len(study.tuning.points()), len(study.tuning.panels)
+    arms = counted(len(plan.arms), "arm")
+    return [
+        *lines,
+        "",
+        f"tuning   {arms} x {counted(points, 'point')} x {counted(panels, 'panel')} = "
+        f"{counted(fits['tuning'], 'fit')}, by validation loss",
+        f"final    {arms} x {counted(len(study.panels), 'panel')} = {counted(fits['final'], 'fit')}",
+        f"in all   {counted(sum(fits.values()), 'fit')}; there already: {kept:.0f}",
+        f"time     about {duration(left / workers)} with {counted(workers, 'worker')} (a rough estimate)",
+        f"commit   {commit or 'none: not a git checkout'}",
+        "folder",
+        f"  {folder.path}",
+        *study.power(),
+    ]
+
+
+def _command(path: Path, arguments: argparse.Namespace, verb: str) -> str:
+    words = ["python", shown(path), verb, "--preset", arguments.preset]
+    for entry in arguments.set:
+        words += ["--set", entry]
+    return shlex.join(words + ["--anew"] * arguments.anew)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    # Workers are ended on the way out, as at Ctrl-C.
+    raise SystemExit(128 + number)

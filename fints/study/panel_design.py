@@ -1,0 +1,215 @@
+"""A study whose clusters are simulated panels: factors, panels, tuning, presets, as values.
+
+What is asked of networks, not of markets, is asked of panels whose signal is known: each is drawn anew, so
+clusters are independent and as many as one can pay for. `fints.study.design` is for one panel in time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fints.config import Experiment, override
+from fints.study.panel_cells import Days
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fints.study.document import Block
+    from fints.study.panel_store import Fits
+
+__all__ = ["ANSWERS", "SIMULATION", "Answer", "PanelArm", "PanelPreset", "PanelStudy", "PanelTuning"]
+
+# What a dotted field of a level begins with if it is of the panel and not of the experiment.
+SIMULATION = "simulation."
+# Where a kind of answer is made: its module, which is loaded when needed, its function and that of its power.
+ANSWERS = {"causes": ("fints.study.cause_report", "answer_causes", "power_of_causes")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelTuning:
+    """The design points that every arm tries on panels of their own, judged by validation loss alone."""
+
+    space: Mapping[str, Sequence[Any]]
+    panels: tuple[int, ...]
+
+    def points(self) -> list[dict[str, Any]]:
+        """Return the design points in a fixed order."""
+        names = list(self.space)
+        return [dict(zip(names, values, strict=True)) for values in itertools.product(*self.space.values())]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelPreset:
+    """One size of a study; what is not given is as the study says. `claim` is as in `Preset`."""
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    panels: tuple[int, ...] | None = None
+    tuning: PanelTuning | None = None
+    days: Days | None = None
+    simulation: Mapping[str, Any] = field(default_factory=dict)
+    claim: str = "exploratory"
+
+    def __post_init__(self) -> None:
+        if self.claim not in ("none", "exploratory", "answer"):
+            raise ValueError(f'claim must be "none", "exploratory" or "answer"; got {self.claim!r}.')
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelArm:
+    """One combination of levels: its experiment, and the panels it is fitted on."""
+
+    name: str
+    levels: dict[str, str]
+    experiment: Experiment
+    simulation: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the finished fits say: the finding in a sentence, the report, and tables as rows by name."""
+
+    sentence: str
+    blocks: list[Block]
+    tables: dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelStudy:
+    """A question to networks, asked on independent simulated panels.
+
+    Parameters
+    ----------
+    title : str
+        The question in one line.
+    base : Experiment
+        What all arms share.
+    simulation : mapping
+        What all panels share, for `fints.data.simulate`; its seed is the panel's number.
+    days : Days
+        How a panel's days are used.
+    factors : mapping
+        Factor -> level -> changes: dotted fields of the experiment, or ``simulation.NAME``.
+    tuning : PanelTuning
+        Same space in every arm, on panels that are not judged.
+    panels : tuple of int
+        The judged ones: the clusters. The seed of a fit is the number of its panel.
+    presets : mapping
+        Name to size.
+    answer : str
+        Name in `ANSWERS` of what makes a report of the fits, and of what its plan says of power.
+    settings : mapping
+        Numbers of the rule that answers, such as the smallest effect of interest; JSON-able.
+
+    Raises
+    ------
+    ValueError
+        If a field, a level or a panel cannot be used.
+    """
+
+    title: str
+    base: Experiment
+    simulation: Mapping[str, Any]
+    days: Days
+    factors: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    tuning: PanelTuning
+    panels: tuple[int, ...]
+    presets: Mapping[str, PanelPreset]
+    answer: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    # As `fints.study.design.Study` has them: what a run must find committed.
+    baselines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.answer not in ANSWERS:
+            raise ValueError(f"answer = {self.answer!r} is unknown. Choose one of {', '.join(ANSWERS)}.")
+        for name in self.presets:
+            try:
+                self.sized(name)._check()
+            except ValueError as error:
+                raise ValueError(f"preset {name!r}: {error}") from error
+
+    def sized(self, preset: str, changes: Mapping[str, Any] | None = None) -> PanelStudy:
+        """Return the study at the size of `preset`, with `changes` put on its base experiment.
+
+        Raises
+        ------
+        ValueError
+            If the preset is unknown or something in it cannot be used.
+        """
+        if preset not in self.presets:
+            raise ValueError(f"unknown preset {preset!r}. Choose one of {', '.join(self.presets)}.")
+        size = self.presets[preset]
+        factors = dict(self.factors)
+        for factor, wanted in size.levels.items():
+            unknown = [level for level in wanted if level not in self.factors.get(factor, {})]
+            if unknown:
+                raise ValueError(f"factor {factor!r} has no level {unknown[0]!r}.")
+            factors[factor] = {level: self.factors[factor][level] for level in wanted}
+        sized = object.__new__(PanelStudy)
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        values |= {
+            "base": override(self.base, {**size.changes, **(changes or {})}),
+            "simulation": {**self.simulation, **size.simulation},
+            "days": size.days or self.days,
+            "factors": factors,
+            "tuning": size.tuning or self.tuning,
+            "panels": size.panels or self.panels,
+            "presets": {preset: size},
+        }
+        for name, value in values.items():
+            object.__setattr__(sized, name, value)
+        return sized
+
+    def arms(self) -> list[PanelArm]:
+        """Return every combination of levels, in the order of their declaration."""
+        factors = list(self.factors)
+        arms = []
+        for levels in itertools.product(*(list(self.factors[factor]) for factor in factors)):
+            changes: dict[str, Any] = {}
+            for factor, level in zip(factors, levels, strict=True):
+                for dotted, value in self.factors[factor][level].items():
+                    if dotted in changes:
+                        raise ValueError(f"{dotted} is set by factor {factor!r} and by another factor.")
+                    changes[dotted] = value
+            own = {n.removeprefix(SIMULATION): v for n, v in changes.items() if n.startswith(SIMULATION)}
+            plain = {n: v for n, v in changes.items() if not n.startswith(SIMULATION)}
+            arms.append(
+                PanelArm(
+                    name="-".join(
+                        f"{factor}_{level}" if level[0].isdigit() else level
+                        for factor, level in zip(factors, levels, strict=True)
+                    ),
+                    levels=dict(zip(factors, levels, strict=True)),
+                    experiment=override(self.base, plain),
+                    simulation={**self.simulation, **own},
+                )
+            )
+        return arms
+
+    def answered(self, fits: Fits, folder: Path) -> Answer:
+        """Return what the finished fits say; figures are drawn into `folder`."""
+        home, answer, _ = ANSWERS[self.answer]
+        found: Answer = getattr(import_module(home), answer)(self, fits, folder)
+        return found
+
+    def power(self) -> list[str]:
+        """Return the lines of a plan on what this study can find."""
+        home, _, power = ANSWERS[self.answer]
+        lines: list[str] = getattr(import_module(home), power)(self)
+        return lines
+
+    def _check(self) -> None:
+        shared = set(self.panels) & set(self.tuning.panels)
+        if shared:
+            raise ValueError(f"panels {sorted(shared)} are tuning panels too; judged ones must be fresh.")
+        if len(set(self.panels)) < len(self.panels) or not self.panels:
+            raise ValueError(f"panels must be distinct, one or more; got {self.panels}.")
+        for arm in self.arms():
+            for point in self.tuning.points():
+                override(arm.experiment, point)

@@ -1,0 +1,249 @@
+r"""One training on a simulated panel of its own, judged against the oracle.
+
+A study of causes asks of independent panels, not of folds of one: a panel is a cluster. Everything is in
+units of the training targets' mean square, so that 0.01 is one percentage point of R2:
+
+.. math:: \mathrm{excess} = \frac1N \sum \bigl[(p - y)^2 - (s - y)^2\bigr]
+
+with p the forecast, y the target and s the planted signal: how much worse than the oracle, on the same
+windows. On the test, where p knows nothing of the noise, its expectation :math:`\frac1N\sum (p - s)^2` is
+used, which the noise does not blur. On the training windows it is below that by what the network has learnt
+of their noise.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import platform
+import time
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fints.config import Experiment
+from fints.data import Simulation, simulate
+from fints.data.learning import prepare
+from fints.data.windows import WindowSet
+from fints.diagnostics import calibrated_share, probe_rows, spikes_per_thousand
+from fints.diagnostics.watch import Watch
+from fints.interventions import intervene
+from fints.model import Transformer, build
+from fints.study.panel_cells import Days, PanelFit
+from fints.study.store import finish_folder, write_json
+from fints.training import derive, fit, predict
+
+if TYPE_CHECKING:
+    from fints.training.result import FitResult
+
+__all__ = ["run_panel_fit", "train_on_panel"]
+
+# Windows that a training loss is a mean over: as many steps' worth of forward passes as 8192 / 64.
+TRAIN_WINDOWS = 8192
+# Of the batch that mediators and profiles are measured on, spread over the training dates.
+WATCHED_WINDOWS = 32
+PROBE_WINDOWS = 2048
+FAILED = ("diverged", "out_of_memory")
+
+
+def run_panel_fit(cell: PanelFit, *, tmp: Path, fits: Path) -> Path:
+    """Train one fit and write its folder; a folder that exists is returned as it is.
+
+    Raises
+    ------
+    MemoryError
+        If there was too little memory; nothing is written then.
+    """
+    final = fits / cell.key
+    if final.is_dir():
+        return final
+    started, clock = datetime.now(UTC), time.perf_counter()
+    found, rows = train_on_panel(cell)
+    fresh = tmp / f"{cell.key}-{os.getpid()}"
+    fresh.mkdir(parents=True, exist_ok=True)
+    timing = found.pop("timing")
+    identity = {name: getattr(cell, name) for name in ("key", "arm", "role", "panel", "seed", "point")}
+    write_json(fresh / "result.json", {**identity, **found})
+    if rows:
+        write_json(fresh / "rows.json", rows)
+    told = {"started": started.isoformat(timespec="seconds"), "seconds": time.perf_counter() - clock}
+    write_json(fresh / "timing.json", {**told, **timing, "host": platform.node()})
+    finish_folder(fresh, final)
+    return final
+
+
+def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the numbers of one fit, and the rows of what was watched in it.
+
+    A diverged fit enters as the zero forecast.
+
+    Raises
+    ------
+    ValueError
+        If the target is not the next day's log return, whose expectation is what was planted.
+    MemoryError
+        If there was too little memory.
+    """
+    experiment = Experiment.from_dict(cell.experiment)
+    data, training = experiment.data, experiment.training
+    if (data.target, data.horizon) != ("log_return", 1):
+        raise ValueError(
+            "a fit against the oracle needs data.target = 'log_return' and data.horizon = 1; got "
+            f"{data.target!r} and {data.horizon}."
+        )
+    days = Days(**cell.days)
+    made = _simulated(json.dumps({"num_days": days.total, **cell.simulation, "seed": cell.panel}))
+    spans = _spans(made.panel.dates.to_list(), days)
+    learning = prepare(made.panel, data, train=spans["train"], validation=spans["validation"])
+    clean = torch.from_numpy(
+        made.signal["signal"].to_numpy().reshape(days.total, -1).T.copy() / learning.target_std
+    ).flatten()
+    parts = {
+        name: learning.windows.select(*span, labelled=True, every_token=name == "train" and every)
+        for every in (experiment.model.forecast_from == "every_token",)
+        for name, span in spans.items()
+    }
+    model = build(
+        experiment.model,
+        num_features=len(data.features),
+        context=data.context,
+        seed=derive(cell.seed, "model"),
+    )
+    steering = intervene(model, training.interventions, seed=derive(cell.seed, "interventions"))
+    watch = None
+    if cell.watched:
+        batch = parts["train"].gather(_spread(len(parts["train"]), WATCHED_WINDOWS))
+        watch = Watch(*batch, training, steering=steering)
+    result = fit(
+        model,
+        parts["train"],
+        None,
+        training,
+        seed=derive(cell.seed, "training"),
+        profiler=watch,
+        steering=steering,
+    )
+    if result.outcome == "out_of_memory":
+        raise MemoryError(f"{result.reason} Fewer workers leave more for each.")
+    failed = result.outcome in FAILED
+    found: dict[str, Any] = {
+        "outcome": result.outcome,
+        "reason": result.reason,
+        "steps": result.steps,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "validation_loss": _judge(model, _Chosen.of(parts["validation"]), clean, failed=failed)["loss"],
+        "timing": {"training_seconds": result.seconds, "seconds_a_step": result.seconds_a_step},
+    }
+    if cell.role != "tuning":
+        found |= _judged(model, parts, clean, result, failed=failed)
+    rows = [row for row in result.profiles if not failed] if cell.watched else []
+    if cell.watched and not failed:
+        rows += _probes(model, parts, clean)
+    return found, rows
+
+
+def _judged(
+    model: Transformer, parts: dict[str, WindowSet], clean: Tensor, result: FitResult, *, failed: bool
+) -> dict[str, Any]:
+    """Return what a final fit is judged by."""
+    test, validation = _Chosen.of(parts["test"]), _Chosen.of(parts["validation"])
+    train = _Chosen.of(parts["train"], TRAIN_WINDOWS)
+    judged = {
+        name: _judge(model, part, clean, failed=failed)
+        for name, part in (("train", train), ("validation", validation), ("test", test))
+    }
+    p, s = judged["test"]["forecast"], test.said(clean)
+    size = float(s.square().mean())
+    # The scalar is chosen on validation outcomes, and judged on the test.
+    _, scalar = calibrated_share(judged["validation"]["forecast"], validation.outcomes())
+    excess = float((p - s).square().mean())
+    calibrated = float((scalar * p - s).square().mean())
+    return {
+        "signal_size": size,
+        "train_excess": judged["train"]["excess"],
+        "test_excess": excess,
+        "test_excess_noisy": judged["test"]["excess"],
+        "calibrated_excess": calibrated,
+        "share_of_oracle": 1 - excess / size if size else None,
+        "forecast_variance_ratio": float(p.square().mean()) / size if size else None,
+        "final_training_loss": sum(result.losses[-50:]) / max(1, len(result.losses[-50:]))
+        if result.losses
+        else None,
+        "spikes_per_thousand": spikes_per_thousand(result.losses),
+    }
+
+
+def _judge(model: Transformer, part: _Chosen, clean: Tensor, *, failed: bool) -> dict[str, Any]:
+    """Return forecasts of the last day of each window, their loss, and what that is above the oracle's."""
+    y = part.outcomes()
+    p = torch.zeros_like(y) if failed else predict(model, part)["mean"][:, 0].double()
+    loss = float((p - y).square().mean())
+    oracle = float((part.said(clean) - y).square().mean())
+    return {"forecast": p, "loss": loss, "excess": loss - oracle}
+
+
+def _probes(model: Transformer, parts: dict[str, WindowSet], clean: Tensor) -> list[dict[str, Any]]:
+    before, after = _Chosen.of(parts["train"], PROBE_WINDOWS), _Chosen.of(parts["test"], PROBE_WINDOWS)
+    said, held_out = before.said(clean), after.said(clean)
+    if not bool(held_out.square().sum() > 0):
+        return []
+    rows = probe_rows(model, before, after, said=said, held_out=held_out)
+    return [
+        {"step": None, "layer": row["layer"], "measure": "probe_share", "value": row["share"]}
+        for row in rows
+        if math.isfinite(row["share"])
+    ]
+
+
+class _Chosen:
+    """Some windows of a set, evenly spread; a `fints.training.Batches`."""
+
+    def __init__(self, windows: WindowSet, positions: Tensor) -> None:
+        self._windows, self._positions = windows, positions
+
+    @classmethod
+    def of(cls, windows: WindowSet, most: int | None = None) -> _Chosen:
+        return cls(windows, _spread(len(windows), len(windows) if most is None else most))
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def gather(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return self._windows.gather(self._positions[positions])
+
+    def outcomes(self) -> Tensor:
+        """Return the target of each window's last day (N,)."""
+        return self._windows.targets.flatten()[self._cells()].double()
+
+    def said(self, clean: Tensor) -> Tensor:
+        """Return what was planted for each window's last day (N,)."""
+        return clean[self._cells()].double()
+
+    def _cells(self) -> Tensor:
+        return self._windows.cell[self._positions].long()
+
+
+def _spread(count: int, most: int) -> Tensor:
+    chosen = min(count, most)
+    return torch.arange(chosen) * count // chosen
+
+
+def _spans(dates: list[date], days: Days) -> dict[str, tuple[date, date]]:
+    """Return first and last decision date of each part; an outcome takes a day to be known."""
+    first, second = days.train, days.train + days.validation
+    return {
+        "train": (dates[0], dates[first - 2]),
+        "validation": (dates[first], dates[second - 2]),
+        "test": (dates[second], dates[second + days.test - 1]),
+    }
+
+
+@functools.lru_cache(maxsize=2)
+def _simulated(recipe: str) -> Simulation:
+    """Return the panel of a recipe in JSON; a worker fits several arms on the same one."""
+    return simulate(**json.loads(recipe))

@@ -1,0 +1,161 @@
+"""A panel study at one size: its arms, its fits and the spec that is kept with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fints.config import fingerprint, override
+from fints.study.cells import FINISHED
+from fints.study.estimates import fit_seconds
+from fints.study.fingerprint import device_type, sources_hash, torch_version
+from fints.study.panel_cells import PANEL_SOURCES, PanelFit
+from fints.study.panel_design import PanelArm, PanelStudy
+
+__all__ = ["PanelPlan", "make_panel_plan"]
+
+# Time of a fit relative to the plain one, measured at depth 16 with D 32, T 24, B 64 on one thread: further
+# passes forward and backward. `python benchmarks/doses.py --time` prints them.
+INTERVENTION_FACTORS = {
+    "gradient_equaliser": 1.6,
+    "gradient_equaliser_placebo": 2.2,
+    "decorrelation": 2.0,
+    "decorrelation_placebo": 2.8,
+    "output_change_step": 1.6,
+}
+# Watching a fit and probing it, in training steps of the same network.
+WATCH_STEPS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelPlan:
+    """What `run` will do; nothing in it depends on when or where it runs."""
+
+    study: PanelStudy
+    name: str
+    docstring: str
+    preset: str
+    arms: list[PanelArm]
+    sources: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Name of the study's folder: preset, and a hash of `--set` changes if any."""
+        return self.preset + (f"-set-{fingerprint(dict(self.changes))[:8]}" if self.changes else "")
+
+    def tuning_fits(self, arm: PanelArm) -> list[PanelFit]:
+        """Return the design points of one arm on the tuning panels, in order."""
+        tuning = self.study.tuning
+        return [
+            self._fit(arm, "tuning", panel, point) for point in tuning.points() for panel in tuning.panels
+        ]
+
+    def final_fits(self, arm: PanelArm, point: Mapping[str, Any]) -> list[PanelFit]:
+        """Return one arm at its chosen design point on every judged panel, in order."""
+        return [self._fit(arm, "final", panel, dict(point)) for panel in self.study.panels]
+
+    def choose(self, arm: PanelArm, losses: Mapping[str, float]) -> dict[str, Any]:
+        """Return the design point with the lowest mean validation loss; of equals the first declared."""
+        totals: dict[str, tuple[float, dict[str, Any]]] = {}
+        for cell in self.tuning_fits(arm):
+            name = fingerprint(cell.point)
+            totals[name] = (totals.get(name, (0.0, {}))[0] + losses[cell.key], cell.point)
+        return min(totals.values(), key=lambda entry: entry[0])[1]
+
+    def num_fits(self) -> dict[str, int]:
+        """Return the number of tuning and of final fits."""
+        tuning = self.study.tuning
+        return {
+            "tuning": len(self.arms) * len(tuning.points()) * len(tuning.panels),
+            "final": len(self.arms) * len(self.study.panels),
+        }
+
+    def seconds(self) -> float:
+        """Return a rough time of all fits, one after another."""
+        point = self.study.tuning.points()[0]
+        return sum(
+            cell.seconds
+            for arm in self.arms
+            for cell in (*self.tuning_fits(arm), *self.final_fits(arm, point))
+        )
+
+    def spec(self) -> dict[str, Any]:
+        """Return what a report needs of the study, JSON-able; the same plan gives the same."""
+        study = self.study
+        return {
+            "name": self.name,
+            "title": study.title,
+            "docstring": self.docstring,
+            "preset": self.preset,
+            "claim": study.presets[self.preset].claim,
+            "changes": dict(self.changes),
+            "simulation": dict(study.simulation),
+            "days": asdict(study.days),
+            "factors": {factor: list(levels) for factor, levels in study.factors.items()},
+            "panels": list(study.panels),
+            "tuning": {
+                "space": {name: list(values) for name, values in study.tuning.space.items()},
+                "panels": list(study.tuning.panels),
+            },
+            "settings": dict(study.settings),
+            "sources": self.sources,
+            "device": device_type(study.base.training.device),
+            "torch": torch_version(),
+        }
+
+    def _fit(self, arm: PanelArm, role: str, panel: int, point: dict[str, Any]) -> PanelFit:
+        experiment = override(arm.experiment, point)
+        days = asdict(self.study.days)
+        watched = role == "final"
+        design = fingerprint(experiment, role, arm.simulation, days, panel, watched)
+        key = fingerprint(design, self.sources, device_type(experiment.training.device), torch_version())
+        return PanelFit(
+            key=key,
+            design=design,
+            arm=arm.name,
+            role=role,
+            panel=panel,
+            seed=panel,
+            point=point,
+            experiment=experiment.to_dict(),
+            simulation=dict(arm.simulation),
+            days=days,
+            watched=watched,
+            seconds=_seconds(experiment, watched=watched),
+        )
+
+
+def make_panel_plan(
+    study: PanelStudy, *, name: str, docstring: str, preset: str, changes: Mapping[str, Any] | None = None
+) -> PanelPlan:
+    """Resolve a panel study to a plan.
+
+    Raises
+    ------
+    ValueError
+        If the preset or a changed field cannot be used.
+    """
+    sized = study.sized(preset, changes)
+    return PanelPlan(
+        study=sized,
+        name=name,
+        docstring=docstring,
+        preset=preset,
+        arms=sized.arms(),
+        sources=sources_hash(entries=PANEL_SOURCES),
+        changes=dict(changes or {}),
+    )
+
+
+def loss_or_infinity(result: Mapping[str, Any]) -> float:
+    """Return a fit's validation loss as tuning judges it: infinite unless it ended well."""
+    return float(result["validation_loss"]) if result["outcome"] in FINISHED else math.inf
+
+
+def _seconds(experiment: Any, *, watched: bool) -> float:
+    plain = fit_seconds(experiment)
+    factor = math.prod(INTERVENTION_FACTORS.get(name, 1.0) for name in experiment.training.interventions)
+    return plain * (factor + watched * WATCH_STEPS / experiment.training.steps)

@@ -1,0 +1,187 @@
+"""The report of a panel study: the answer first, then what was declared, done and tried."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from fints.study.cells import plain_mean
+from fints.study.claims import CLAIM_WORDS
+from fints.study.document import (
+    Block,
+    Code,
+    Heading,
+    Items,
+    Table,
+    Text,
+    from_docstring,
+    to_html,
+    to_markdown,
+)
+from fints.study.estimates import duration
+from fints.study.panel_design import Answer
+from fints.study.panel_plan import PanelPlan
+from fints.study.panel_store import Fits
+from fints.words import counted
+
+__all__ = ["write_panel_report"]
+
+
+def write_panel_report(
+    plan: PanelPlan,
+    found: Fits,
+    folder: Path,
+    *,
+    declared: tuple[str, str] | None,
+    commands: Mapping[str, str],
+) -> tuple[Path, str]:
+    """Write the report, its figures and the answer's tables; return the HTML's path and the finding.
+
+    Parameters
+    ----------
+    plan, found
+        What was planned, and its finished fits.
+    folder
+        Of the study.
+    declared
+        Commit and time since when the study's file has had its docstring (`checkout.declared_in`).
+    commands
+        "run" and "report", to be typed.
+
+    Raises
+    ------
+    ValueError
+        If no final fit is there.
+    """
+    if not found.table.height or not found.table.filter(pl.col("role") == "final").height:
+        raise ValueError(f"no final fit is finished; first: {commands['run']}")
+    figures = folder / "figures"
+    shutil.rmtree(figures, ignore_errors=True)
+    figures.mkdir(parents=True)
+    answer = plan.study.answered(found, figures)
+    for name, rows in answer.tables.items():
+        pl.DataFrame(rows, infer_schema_length=None).write_parquet(folder / f"{name}.parquet")
+    blocks = _blocks(plan, found, answer, declared, commands)
+    (folder / "report.md").write_text(to_markdown(blocks), encoding="utf-8", newline="\n")
+    page = folder / "report.html"
+    page.write_text(to_html(blocks, title=plan.study.title, folder=folder), encoding="utf-8", newline="\n")
+    return page, answer.sentence
+
+
+def _blocks(
+    plan: PanelPlan,
+    found: Fits,
+    answer: Answer,
+    declared: tuple[str, str] | None,
+    commands: Mapping[str, str],
+) -> list[Block]:
+    claim = plan.study.presets[plan.preset].claim
+    standing = f"Preset `{plan.preset}` {CLAIM_WORDS[claim]}."
+    standing += " No number below is a result." if claim == "none" else ""
+    missing = (
+        f"Incomplete: {counted(found.missing, 'fit')} of the plan are missing. " if found.missing else ""
+    )
+    return [
+        Text(text=missing + answer.sentence, lead=True),
+        Heading(text=plan.study.title, level=1),
+        Text(text=standing),
+        *answer.blocks,
+        Heading(text="As declared before the run"),
+        Text(text=_declared(found, declared)),
+        *from_docstring(plan.docstring),
+        Heading(text="Design"),
+        *_design(plan),
+        Heading(text="What was tried"),
+        *_tried(plan, found),
+        Heading(text="Outcomes of the fits"),
+        *_outcomes(found),
+        Heading(text="How to make this again"),
+        Text(text="The first command fits what is not there yet, the second only makes this page again."),
+        Code(text=f"{commands['run']}\n{commands['report']}"),
+    ]
+
+
+def _declared(found: Fits, declared: tuple[str, str] | None) -> str:
+    first = min(found.table["started"].drop_nulls(), default=None)
+    fitted = "" if first is None else f" The first fit began on {first}."
+    if declared is None:
+        return "No commit holds the text below: this run states no question beforehand." + fitted
+    commit, when = declared
+    text = f"The text below stands unchanged since commit `{commit}` of {when}.{fitted}"
+    if first is not None and datetime.fromisoformat(first) < datetime.fromisoformat(when):
+        return text + " **That is later than the first fit: the text was changed after it.**"
+    return text
+
+
+def _design(plan: PanelPlan) -> list[Block]:
+    study, days = plan.study, plan.study.days
+    training, model = study.base.training, study.base.model
+    dials = ", ".join(f"{name} {value}" for name, value in study.simulation.items())
+    fits = plan.num_fits()
+    items = [
+        f"Panels: `fints.data.simulate` with {dials}; {days.train} days to learn from, {days.validation} to "
+        f"choose by, {days.test} to be judged on. Panels {_numbers(study.panels)} are judged, "
+        f"{_numbers(study.tuning.panels)} only tuned on.",
+        *(f"Factor {name}: {', '.join(levels)}." for name, levels in study.factors.items()),
+        f"{counted(len(plan.arms), 'arm')}; {counted(fits['tuning'], 'tuning fit')} and "
+        f"{counted(fits['final'], 'final fit')}. On one panel all arms have the same branch weights, batch "
+        "order and dropout stream.",
+        f"Each fit: width {model.width}, context {study.base.data.context}, {training.steps} steps of "
+        f"{training.batch_size} windows, {training.warmup_steps} of them warm-up, the last weights kept.",
+        "Unit: the mean square of the training targets, so 0.01 is one percentage point of R2. Losses are "
+        "those above the oracle's on the same windows.",
+        f"Sources `{plan.sources}`, torch {plan.spec()['torch']}, {plan.spec()['device']}.",
+    ]
+    return [Items(items=tuple(items))]
+
+
+def _tried(plan: PanelPlan, found: Fits) -> list[Block]:
+    names = [name.rsplit(".", 1)[-1] for name in plan.study.tuning.space]
+    rows = []
+    points = plan.study.tuning.points()
+    for arm in plan.arms:
+        own = found.of(arm.name, role="tuning")
+        final = found.of(arm.name)
+        cells = []
+        for point in points:
+            text = json.dumps(point, sort_keys=True)
+            loss = plain_mean(own.filter(pl.col("point") == text)["validation_loss"])
+            shown = "–" if loss is None else f"{loss:.4f}"
+            chosen = final.height and final["point"][0] == text
+            cells.append(f"**{shown}**" if chosen else shown)
+        rows.append((arm.name, *cells))
+    columns = tuple(", ".join(f"{value:g}" for value in point.values()) for point in points)
+    return [
+        Table(
+            columns=("arm", *columns),
+            rows=tuple(rows),
+            left=("arm",),
+            note=f"Mean validation loss by {', '.join(names)} on the tuning panels; bold is what the final "
+            "fits were made with.",
+        )
+    ]
+
+
+def _outcomes(found: Fits) -> list[Block]:
+    counts = found.table.group_by("role", "outcome").len().sort("role", "outcome").rows()
+    told = ", ".join(f"{number} {role} {outcome}" for role, outcome, number in counts)
+    seconds = duration(float(found.table["seconds"].sum()))
+    return [
+        Text(
+            text=f"{told}. A diverged fit enters as the zero forecast. All fits one after another: {seconds}."
+        )
+    ]
+
+
+def _numbers(values: tuple[int, ...]) -> str:
+    whole = list(range(values[0], values[0] + len(values)))
+    return (
+        f"{values[0]} to {values[-1]}"
+        if len(values) > 2 and list(values) == whole
+        else ", ".join(map(str, values))
+    )

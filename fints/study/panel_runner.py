@@ -1,0 +1,189 @@
+"""The driver of a panel study: hands fits to workers until every arm is tuned and fitted on every panel.
+
+It may be killed at any moment: a fit counts when its folder is there, and the next run goes on from those.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fints.study.panel_cells import PanelFit
+from fints.study.panel_design import PanelArm
+from fints.study.panel_plan import PanelPlan, loss_or_infinity
+from fints.study.panel_store import Fits, gather
+from fints.study.pool import Pool
+from fints.study.progress import Report
+from fints.study.store import StudyFolder, write_json
+
+__all__ = ["PanelOutcome", "collect", "run_panels"]
+
+MOST_TRIES = 3
+
+
+@dataclass
+class PanelOutcome:
+    """How a run ended: fits that failed too often, each with its error, and how many are there."""
+
+    failures: list[str] = field(default_factory=list)
+    finished: int = 0
+
+
+def run_panels(
+    plan: PanelPlan,
+    folder: StudyFolder,
+    report: Report,
+    *,
+    workers: int,
+    known: Mapping[str, Mapping[str, Any]],
+    commit: str | None = None,
+    command: str = "",
+) -> PanelOutcome:
+    """Run all fits of a plan that are neither in the folder nor among the committed ones (`known`).
+
+    Raises
+    ------
+    ValueError
+        If another driver holds the folder.
+    RuntimeError
+        If workers do not start.
+    KeyboardInterrupt
+        If stopped; what is finished is kept.
+    """
+    outcome = PanelOutcome()
+    with folder.held():
+        write_json(folder.path / "study.json", {**plan.spec(), "commit": commit, "command": command})
+        for line in folder.set_aside_damaged():
+            report.say(line)
+        work = _Work(plan, folder, known, report)
+        if work.left:
+            pool = Pool(workers, {"folder": str(folder.path)}, folder.logs, module="fints.study.panel_worker")
+            try:
+                _serve(pool, work, outcome, report)
+            finally:
+                pool.stop()
+        outcome.finished = len(work.losses)
+    return outcome
+
+
+def _serve(pool: Pool, work: _Work, outcome: PanelOutcome, report: Report) -> None:
+    tries: dict[str, int] = {}
+    while work.waiting or pool.busy:
+        for slot in pool.idle():
+            if work.waiting:
+                cell = work.next()
+                pool.send(slot, cell, cell)
+        found = pool.next_event()
+        if found is None:
+            continue
+        slot, event = found
+        if event["event"] not in ("done", "failed", "gone") or slot not in pool.busy:
+            continue
+        cell = pool.busy.pop(slot)
+        if work.is_there(cell):
+            work.finish(cell, told=True)
+            continue
+        error = event.get("error", f"its worker was killed (code {event.get('code')})")
+        tries[cell.key] = tries.get(cell.key, 0) + 1
+        again = tries[cell.key] < MOST_TRIES
+        report.failed(cell, error, again=again)
+        if again:
+            work.add(cell)
+        else:
+            outcome.failures.append(f"{cell}: {error}")
+
+
+class _Work:
+    """What is left to do: tuning first, then panel by panel, so that a cluster is whole as soon as can be."""
+
+    def __init__(
+        self,
+        plan: PanelPlan,
+        folder: StudyFolder,
+        known: Mapping[str, Mapping[str, Any]],
+        report: Report,
+    ) -> None:
+        self._plan, self._folder, self._known, self._report = plan, folder, known, report
+        self._order = itertools.count()
+        self._heap: list[tuple[bool, int, float, int, PanelFit]] = []
+        self._untuned: dict[str, PanelArm] = {arm.name: arm for arm in plan.arms}
+        self.losses: dict[str, float] = {}
+        for arm in plan.arms:
+            for cell in plan.tuning_fits(arm):
+                self.add(cell)
+        self._advance()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a fit can be handed out now."""
+        return bool(self._heap)
+
+    @property
+    def left(self) -> bool:
+        """Whether anything is left to fit."""
+        return bool(self._heap or self._untuned)
+
+    def add(self, cell: PanelFit) -> None:
+        """Let a fit wait, unless it is there."""
+        if self.is_there(cell):
+            self.finish(cell, told=False)
+            return
+        place = (cell.role != "tuning", cell.panel, -cell.seconds, next(self._order))
+        heapq.heappush(self._heap, (*place, cell))
+
+    def next(self) -> PanelFit:
+        """Return the next fit."""
+        return heapq.heappop(self._heap)[-1]
+
+    def is_there(self, cell: PanelFit) -> bool:
+        """Tell whether a fit is finished, here or in what was committed."""
+        return self._folder.finished(cell.key) or cell.design in self._known
+
+    def finish(self, cell: PanelFit, *, told: bool) -> None:
+        """Count a finished fit; the last tuning fit of an arm opens its final ones."""
+        path = self._folder.fit(cell.key)
+        if path.is_dir():
+            result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        else:
+            result = self._known[cell.design]["result"]
+        self.losses[cell.key] = loss_or_infinity(result)
+        if told:
+            seconds = json.loads((path / "timing.json").read_text(encoding="utf-8"))["seconds"]
+            self._report.finished(cell, result, seconds)
+            self._advance()
+        else:
+            self._report.kept(cell)
+
+    def _advance(self) -> None:
+        for name, arm in list(self._untuned.items()):
+            tuning = self._plan.tuning_fits(arm)
+            if all(cell.key in self.losses for cell in tuning):
+                del self._untuned[name]
+                for cell in self._plan.final_fits(arm, self._plan.choose(arm, self.losses)):
+                    self.add(cell)
+
+
+def collect(plan: PanelPlan, folder: StudyFolder, known: Mapping[str, Mapping[str, Any]]) -> Fits:
+    """Return every finished fit of a plan, from its folder or from what was committed."""
+    cells: list[PanelFit] = []
+    unknown = 0
+    for arm in plan.arms:
+        tuning = plan.tuning_fits(arm)
+        cells += tuning
+        losses: dict[str, float] = {}
+        for cell in tuning:
+            path = folder.fit(cell.key) / "result.json"
+            if path.is_file():
+                losses[cell.key] = loss_or_infinity(json.loads(path.read_text(encoding="utf-8")))
+            elif cell.design in known:
+                losses[cell.key] = loss_or_infinity(known[cell.design]["result"])
+        if len(losses) == len(tuning):
+            cells += plan.final_fits(arm, plan.choose(arm, losses))
+        else:
+            unknown += len(plan.study.panels)
+    found = gather(cells, folder.fits, known)
+    return Fits(table=found.table, rows=found.rows, missing=found.missing + unknown)

@@ -1,0 +1,112 @@
+"""What the fits of a panel study left: read from a run's folder and from what was committed before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fints.study.panel_cells import PanelFit
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["Fits", "committed", "gather", "publish_fits"]
+
+# Beside the study's file: results/NAME/PRESET/fits.parquet and rows.parquet.
+RESULTS = "results"
+FITS, ROWS = "fits.parquet", "rows.parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fits:
+    """Finished fits.
+
+    `table` has a row a fit: its key, arm, role, panel, point, and what it is judged by; `rows` what was
+    watched in the final ones: ``key, step, layer, measure, value``. `missing` counts fits not yet there.
+    """
+
+    table: pl.DataFrame
+    rows: pl.DataFrame
+    missing: int
+
+    def of(self, arm: str, *, role: str = "final") -> pl.DataFrame:
+        """Return the fits of an arm, by panel."""
+        import polars as pl
+
+        return self.table.filter((pl.col("arm") == arm) & (pl.col("role") == role)).sort("panel")
+
+
+def committed(beside: Path, preset: str) -> dict[str, dict[str, Any]]:
+    """Return the committed fits of a study by design: ``result`` and ``rows``."""
+    import polars as pl
+
+    folder = beside.parent / RESULTS / beside.stem / preset
+    if not (folder / FITS).is_file():
+        return {}
+    found = {
+        row["design"]: {"result": {**row, "point": json.loads(row["point"])}, "rows": []}
+        for row in pl.read_parquet(folder / FITS).iter_rows(named=True)
+    }
+    by_key = {one["result"]["key"]: one["rows"] for one in found.values()}
+    if (folder / ROWS).is_file():
+        for row in pl.read_parquet(folder / ROWS).iter_rows(named=True):
+            by_key[row.pop("key")].append(row)
+    return found
+
+
+def gather(cells: Iterable[PanelFit], fits: Path, known: Mapping[str, Mapping[str, Any]]) -> Fits:
+    """Return those of `cells` that are in the folder `fits`, or else among the committed ones."""
+    import polars as pl
+
+    table, rows, missing = [], [], 0
+    for cell in cells:
+        folder = fits / cell.key
+        if folder.is_dir():
+            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            result["started"] = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["started"]
+            result["seconds"] = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["seconds"]
+            path = folder / "rows.json"
+            own = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        elif cell.design in known:
+            result, own = dict(known[cell.design]["result"]), known[cell.design]["rows"]
+        else:
+            missing += 1
+            continue
+        # The arm's name may have changed since; what it is has not.
+        table.append(
+            {
+                **result,
+                "arm": cell.arm,
+                "design": cell.design,
+                "point": json.dumps(result["point"], sort_keys=True),
+            }
+        )
+        rows += [{"key": result["key"], **row} for row in own]
+    schema = {
+        "key": pl.String,
+        "step": pl.Int64,
+        "layer": pl.Int64,
+        "measure": pl.String,
+        "value": pl.Float64,
+    }
+    return Fits(
+        table=pl.DataFrame(table, infer_schema_length=None) if table else pl.DataFrame(),
+        rows=pl.DataFrame(rows, schema=schema, infer_schema_length=None),
+        missing=missing,
+    )
+
+
+def publish_fits(found: Fits, beside: Path, preset: str) -> Path:
+    """Write the fits where they can be committed, numbers of the watched rows in single precision."""
+    import polars as pl
+
+    folder = beside.parent / RESULTS / beside.stem / preset
+    folder.mkdir(parents=True, exist_ok=True)
+    found.table.sort("arm", "role", "panel", "point").write_parquet(folder / FITS, compression="zstd")
+    order = ["key", "measure", "step", "layer"]
+    rows = found.rows.sort(order).with_columns(pl.col("value").cast(pl.Float32))
+    rows.write_parquet(folder / ROWS, compression="zstd")
+    return folder

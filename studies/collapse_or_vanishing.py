@@ -1,0 +1,168 @@
+"""Ask what limits deep return forecasters: collapse, vanishing gradients, noise or amplification.
+
+Question
+--------
+Does a transformer of 16 blocks forecast worse than one of 4, on panels whose signal asks for depth,
+and if so, what is it that the depth spoils: the representations of the tokens (they collapse), the
+gradients of the first blocks (they vanish), the fit (it learns noise), or the steps (a small change of
+the weights changes the forecast more and more)?
+
+Hypotheses
+----------
+H1. Pre-Norm has no depth penalty of the smallest size of interest at R2 20 %.
+H2. Post-Norm has one at R2 20 %, and it is one of optimisation: its training loss is worse too.
+H3. What causes it is amplification: a relief of the step's effect on the output removes more than half
+    of the penalty, and more than the reliefs of gradients and of representations do.
+H4. At R2 0.5 % any penalty is one of generalisation, and its cause is the fitting of noise.
+
+Primary outcome
+---------------
+The depth penalty of a cell (scheme, tier): loss on later days of the network of 16 blocks less that of 4
+blocks, the fixed reference, on the same panel with the same branch weights, batches and dropout. The loss
+is the mean squared distance to the planted signal: the squared error less the noise, which is the same
+for all networks of a panel. Unit: the mean square of the training targets, so 0.01 is one percentage
+point of R2. It is the sum of an optimisation part (training loss less that of the reference) and a
+generalisation part (the rest). All fits take the same number of steps, none stops early, and all losses
+are of the last weights in evaluation mode; a diverged fit is the zero forecast. The learning rate of every
+combination of scheme, depth, tier and relief is chosen by validation loss on a panel that is not judged,
+from the same grid; warm-up is fixed.
+
+Smallest effect of interest
+---------------------------
+0.01 at R2 20 % and 0.001 at R2 0.5 %: a twentieth and a fifth of what an oracle could earn.
+
+Verdict rule
+------------
+Fixed before the run (`fints.evaluation.causes`), over panels as clusters, 8 at least. First the gate: a
+penalty, if its 95 % interval lies above the smallest effect; none, if its one-sided 95 % bound lies below;
+else undecided. Then each relief, applied to both depths: the share of the penalty that it removes, by a
+bootstrap over panels. A cause dominates if the lower bound of its share is above one half and those of its
+differences to every rival and to its placebo are above 0; "several causes", "none of these" and
+"undecided, needs N more panels" are verdicts too. Noise dominates only if it also does after every forecast
+got its best scalar, chosen on validation days: a relief that merely shrinks gains nothing. A relief carries
+a verdict only if its manipulation check passes: in the deep network, over training, one of the mediators it
+aims at moved by at least 50 % and every other cause's by less than 10 %.
+
+What would refute it
+--------------------
+H1 falls if Pre-Norm's interval at R2 20 % lies above 0.01. H2 falls if Post-Norm's bound lies below 0.01,
+or its optimisation part is below half of the penalty. H3 falls if another cause dominates, if none of the
+causes tested removes half, or if the placebo of another relief removes as much. H4 falls if the
+optimisation part is more than half of a penalty at R2 0.5 %, or another cause dominates. A relief whose
+check fails neither supports nor refutes anything.
+
+Data
+----
+Simulated panels of 64 assets with the signal `memory_chain` (two links, each of which asks for a block) in
+homoskedastic Gaussian noise with a common factor: 1,200 days to learn from, 100 to choose by, 100 to be
+judged on. Each panel is drawn anew, so panels are independent. Panels 0 to 99 were used when signal, doses
+and budget were designed; none of them is judged.
+"""
+
+from __future__ import annotations
+
+from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig
+from fints.interventions import DOSES, changes
+from fints.study import Days, PanelPreset, PanelStudy, PanelTuning, panel_main
+
+RATES = (2.5e-4, 7e-4, 2e-3)
+
+STUDY = PanelStudy(
+    title="What limits deep forecasters: collapse, vanishing gradients, noise or amplification?",
+    base=Experiment(
+        data=DataConfig(features=("a", "b"), target="log_return", context=24),
+        model=ModelConfig(width=32),
+        training=TrainingConfig(
+            batch_size=32,
+            steps=800,
+            warmup_steps=50,
+            evaluate_every=800,
+            profile_every=400,
+            keep="last",
+            # The last update is measured, and says nothing at a rate of 0.
+            final_learning_rate_share=0.1,
+            device="cpu",
+        ),
+    ),
+    simulation={"num_assets": 64, "signal": "memory_chain", "depth_demand": 2},
+    days=Days(train=1200, validation=100, test=100),
+    factors={
+        "residual": {
+            "pre_norm": {"model.residual": "pre_norm"},
+            "post_norm": {"model.residual": "post_norm"},
+        },
+        "tier": {
+            "r2_20": {"simulation.r2": 0.20},
+            "r2_0.5": {"simulation.r2": 0.005},
+        },
+        "depth": {
+            "4": {"model.depth": 4},
+            "16": {"model.depth": 16},
+        },
+        "relief": {
+            "none": {},
+            **{name: changes(name, dose) for name, dose in DOSES.items()},
+            "both": {
+                **changes("gradient_equaliser", DOSES["gradient_equaliser"]),
+                **changes("decorrelation", DOSES["decorrelation"]),
+            },
+        },
+    },
+    tuning=PanelTuning(space={"training.learning_rate": RATES}, panels=(90,)),
+    panels=tuple(range(100, 108)),
+    settings={
+        "reference": "4",
+        "deep": "16",
+        "causes": {
+            "representation": "decorrelation",
+            "gradient": "gradient_equaliser",
+            "noise": "dropout",
+            "amplification": "output_change_step",
+        },
+        "placebos": {
+            "representation": "decorrelation_placebo",
+            "gradient": "gradient_equaliser_placebo",
+        },
+        "both": "both",
+        "smallest": {"r2_20": 0.01, "r2_0.5": 0.001},
+        "pilot_spread": {"r2_20": 0.01, "r2_0.5": 0.001},
+    },
+    answer="causes",
+    presets={
+        "smoke": PanelPreset(
+            changes={
+                "training.steps": 12,
+                "training.warmup_steps": 2,
+                "training.evaluate_every": 12,
+                "training.profile_every": 6,
+                "model.width": 8,
+                "data.context": 12,
+            },
+            levels={
+                "residual": ("post_norm",),
+                "tier": ("r2_20",),
+                "relief": ("none", "gradient_equaliser"),
+            },
+            panels=(100, 101),
+            tuning=PanelTuning(space={"training.learning_rate": (2e-3,)}, panels=(90,)),
+            days=Days(train=120, validation=20, test=20),
+            simulation={"num_assets": 8},
+            claim="none",
+        ),
+        "quick": PanelPreset(
+            levels={"residual": ("post_norm",), "tier": ("r2_20",), "relief": ("none", "output_change_step")},
+            panels=(108, 109, 110),
+            tuning=PanelTuning(space={"training.learning_rate": (7e-4,)}, panels=(91,)),
+        ),
+        "standard": PanelPreset(claim="answer"),
+        "full": PanelPreset(
+            changes={"training.batch_size": 64, "training.steps": 3000, "training.evaluate_every": 3000},
+            panels=tuple(range(120, 152)),
+            tuning=PanelTuning(space={"training.learning_rate": RATES}, panels=(92, 93)),
+            claim="answer",
+        ),
+    },
+)
+
+if __name__ == "__main__":
+    panel_main(STUDY)
