@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fints.residual.attention_residuals import AttentionResiduals, BlockAttentionResiduals
 from fints.residual.base import Branch, Residual, full_precision
@@ -31,11 +31,18 @@ from fints.residual.gated_streams import GatedStreams
 from fints.residual.hyper_connections import DynamicHyperConnections, StaticHyperConnections
 from fints.residual.manifold import ITERATIONS, ManifoldHyperConnections
 from fints.residual.native import MOST_STREAMS
-from fints.residual.norm_arguments import whole_vectors
+from fints.residual.norm_arguments import norm_arguments, whole_vectors
+from fints.residual.rescaled_norms import FrozenScalePostNorm
 from fints.residual.single_stream import PostNorm, PreNorm
 from fints.residual.skip_weights import LayerScale, LearnableSkip, SkipInit
 from fints.residual.state_attention import StateAttention
-from fints.residual.stream_functions import Maps, Pending, write_and_gate, write_and_map, write_and_read
+from fints.residual.stream_functions import (
+    Coefficients,
+    Pending,
+    write_and_gate,
+    write_and_map,
+    write_and_read,
+)
 from fints.residual.streams import copies
 
 __all__ = ["Fused", "fused"]
@@ -55,7 +62,7 @@ class Fused(ABC):
 
     @abstractmethod
     def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return u (B, T, D), the weights of the next write, and the streams written."""
+        """Return z = N(u) (B, T, D), the weights of the next write, and the streams written."""
 
     def fits(self) -> bool:
         """Return whether the kernels are made for the scheme's sizes."""
@@ -69,45 +76,47 @@ class Fused(ABC):
         """Return the state after sublayer `layer`."""
         streams = pending[0]
         with full_precision(streams):
-            u, weights, streams = self.read(Pending(*pending), layer)
-        y = branch(self.scheme.norms[layer](u))
-        return Pending(streams, y.to(streams.dtype), weights)
+            z, weights, streams = self.read(Pending(*pending), layer)
+        return Pending(streams, branch(z).to(streams.dtype), weights)
 
     def close(self, pending: Pending, layer: int) -> Tensor:
         """Return N(mean of the streams)."""
-        n = self.scheme.num_streams
+        n, norm = self.scheme.num_streams, norm_arguments(self.scheme.final_norm)
         with full_precision(pending[0]):
-            mean, _ = write_and_read(Pending(*pending), pending[0].new_full((n,), 1 / n))
-        return self.scheme.final_norm(mean)
+            return write_and_read(Pending(*pending), pending[0].new_full((n,), 1 / n), norm)[0]
 
 
 class _Static(Fused):
     def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         scheme: StaticHyperConnections = self.scheme
-        u, streams = write_and_read(pending, scheme.A_m[layer].squeeze(1))
-        return u, torch.cat([scheme.A_r[layer], scheme.B[layer]]), streams
+        norm = norm_arguments(scheme.norms[layer])
+        z, streams = write_and_read(pending, scheme.A_m[layer].squeeze(1), norm)
+        return z, torch.cat([scheme.A_r[layer], scheme.B[layer]]), streams
 
 
 class _Dynamic(Fused):
     def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         scheme: DynamicHyperConnections = self.scheme
-        norm, W, n = scheme.coefficient_norms[layer], scheme.W[layer], scheme.num_streams
-        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-        # The gain goes into the map, the bias through it: (x g + b) W = x (g W) + b W.
-        maps = Maps(
-            rows=norm.weight * W.t(),
-            offsets=norm.bias @ W if isinstance(norm, nn.LayerNorm) else W.new_zeros(n + 2),
-            scales=torch.cat([scheme.s_alpha[layer].expand(n + 1), scheme.s_beta[layer].expand(1)]),
-            constants=torch.cat([scheme.A_m[layer], scheme.A_r[layer], scheme.B[layer].t()], dim=1),
+        gain, bias, _, eps = norm_arguments(scheme.coefficient_norms[layer])
+        assert gain is not None
+        coefficients = Coefficients(
+            A_m=scheme.A_m[layer],
+            A_r=scheme.A_r[layer],
+            B=scheme.B[layer],
+            W=scheme.W[layer],
+            s_alpha=scheme.s_alpha[layer],
+            s_beta=scheme.s_beta[layer],
+            gain=gain,
+            bias=bias,
         )
-        centred, eps = isinstance(norm, nn.LayerNorm), norm.eps or 0.0
-        return write_and_map(pending, maps, centred=centred, eps=eps, tanh=scheme.tanh)
+        norm = norm_arguments(scheme.norms[layer])
+        return write_and_map(pending, coefficients, norm, eps=eps, tanh=scheme.tanh)
 
 
 class _Manifold(Fused):
     def read(self, pending: Pending, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         scheme: ManifoldHyperConnections = self.scheme
-        return write_and_gate(
+        u, weights, streams = write_and_gate(
             pending,
             scheme.phi[layer],
             scheme.alpha[layer],
@@ -115,6 +124,7 @@ class _Manifold(Fused):
             eps=scheme.norm_eps,
             iterations=ITERATIONS,
         )
+        return scheme.norms[layer](u), weights, streams
 
 
 FusedScheme = Fused | FusedByDepth | FusedDepth | FusedFrac | FusedGated | FusedPostNorm | FusedSingle
@@ -135,7 +145,7 @@ def fused(scheme: Residual[Any]) -> FusedScheme | None:
         fused_scheme = FusedFrac(scheme)
     elif isinstance(scheme, PreNorm | LearnableSkip | LayerScale | SkipInit):
         fused_scheme = FusedSingle(scheme)
-    elif isinstance(scheme, PostNorm):
+    elif isinstance(scheme, PostNorm | FrozenScalePostNorm):
         fused_scheme = FusedPostNorm(scheme)
     elif isinstance(scheme, GatedStreams):
         fused_scheme = FusedGated(scheme)

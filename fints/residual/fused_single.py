@@ -7,6 +7,7 @@ from torch import Tensor
 from fints.residual.base import Branch, full_precision
 from fints.residual.native import LANES
 from fints.residual.norm_arguments import norm_arguments, whole_vectors
+from fints.residual.rescaled_norms import FrozenScalePostNorm
 from fints.residual.single_functions import PendingSum, add_and_norm
 from fints.residual.single_stream import PostNorm, PreNorm
 from fints.residual.skip_weights import LayerScale, LearnableSkip, SkipInit
@@ -66,11 +67,11 @@ class FusedPostNorm:
 
     Parameters
     ----------
-    scheme : PostNorm
-        Its parameters are read at every step; nothing is copied.
+    scheme : PostNorm or FrozenScalePostNorm
+        Its parameters, and the scales of the second, are read at every step; nothing is copied.
     """
 
-    def __init__(self, scheme: PostNorm) -> None:
+    def __init__(self, scheme: PostNorm | FrozenScalePostNorm) -> None:
         self.scheme = scheme
 
     def fits(self) -> bool:
@@ -91,5 +92,6 @@ class FusedPostNorm:
         if pending[1] is None:
             return pending[0]
         with full_precision(pending[0]):
-            norm = norm_arguments(self.scheme.norms[layer - 1])
-            return add_and_norm(PendingSum(*pending), None, None, norm)[0]
+            scheme, norm = self.scheme, norm_arguments(self.scheme.norms[layer - 1])
+            fixed = 1 / scheme.sigma[layer - 1].item() if isinstance(scheme, FrozenScalePostNorm) else 0.0
+            return add_and_norm(PendingSum(*pending), None, None, norm, fixed)[0]

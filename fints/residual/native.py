@@ -44,17 +44,20 @@ COMPILERS = ("g++", "clang++", "c++")
 _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 # Of every function but the first argument, t; the last is the number of threads.
 _WRITE = [_LONG, _INT, *[_POINTER] * 3, _LONG]
+_NORM = [*[_POINTER] * 2, _INT, _FLOAT]
+_GIVEN = [*_WRITE, _POINTER, _LONG, *_NORM]
+_DYNAMIC = [*_WRITE, *[_POINTER] * 8, _FLOAT, _INT, *_NORM]
 _ATTENTION = [_LONG, _INT, _INT, *[_POINTER] * 3, _LONG, *[_POINTER] * 2]
-_SINGLE = [_LONG, *[_POINTER] * 4, _INT, *[_POINTER] * 2, _INT, _FLOAT]
+_SINGLE = [_LONG, *[_POINTER] * 4, _INT, *_NORM, _FLOAT]
 _DEPTH = [_LONG, _LONG, _POINTER, *[_INT] * 5, _FLOAT, _FLOAT, *[_POINTER] * 2, _INT, _FLOAT, _POINTER]
 _FRAC = [*_WRITE, *[_POINTER] * 10, _INT, _FLOAT, _FLOAT]
 _GATED = [_LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 2]
 _GATED += [_INT, _FLOAT, _FLOAT, *[_POINTER] * 2, _INT, _FLOAT]
 _SIGNATURES: dict[str, list[type]] = {
-    "fints_given": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 2],
-    "fints_given_back": [*_WRITE, _POINTER, _LONG, *[_POINTER] * 6],
-    "fints_dynamic": [*_WRITE, *[_POINTER] * 4, _INT, _INT, _FLOAT, *[_POINTER] * 6],
-    "fints_dynamic_back": [*_WRITE, *[_POINTER] * 2, _INT, _INT, *[_POINTER] * 10],
+    "fints_given": [*_GIVEN, *[_POINTER] * 3],
+    "fints_given_back": [*_GIVEN, *[_POINTER] * 8],
+    "fints_dynamic": [*_DYNAMIC, *[_POINTER] * 7],
+    "fints_dynamic_back": [*_DYNAMIC, *[_POINTER] * 11],
     "fints_gelu": [_LONG, *[_POINTER] * 3],
     "fints_gelu_back": [_LONG, *[_POINTER] * 4],
     "fints_attention": [*_ATTENTION, *[_POINTER] * 2],

@@ -50,14 +50,16 @@ inline void totals(const Vector* v, float* sums) {
     }
 }
 
-// LayerNorm, or RMSNorm where not centred. The bias may be left out; without a gain there is no norm at all.
+// LayerNorm, or RMSNorm where not centred. The bias may be left out; without a gain there is no norm at all. Where
+// `fixed` is not 0 it is what every row is multiplied by, not one over the row's own root mean square.
 struct Norm {
     const float *gain, *bias;
     int centred;
     float eps;
+    float fixed = 0.0f;
 };
 
-// z = N(u) of one row; keeps its mean and one over its root mean square in `kept`.
+// z = N(u) of one row; keeps its mean and what it was multiplied by in `kept`.
 inline void norm_row(const Norm& norm, int64_t d, const float* u, float* kept, float* z) {
     if (!norm.gain) {
         std::memcpy(z, u, sizeof(float) * d);
@@ -69,12 +71,15 @@ inline void norm_row(const Norm& norm, int64_t d, const float* u, float* kept, f
         for (int64_t at = 0; at < d; at += LANES) sum += load(u + at);
         mean = total(sum) / d;
     }
-    Vector squares = {};
-    for (int64_t at = 0; at < d; at += LANES) {
-        const Vector v = load(u + at) - mean;
-        squares += v * v;
+    float scale = norm.fixed;
+    if (!scale) {
+        Vector squares = {};
+        for (int64_t at = 0; at < d; at += LANES) {
+            const Vector v = load(u + at) - mean;
+            squares += v * v;
+        }
+        scale = 1.0f / __builtin_sqrtf(total(squares) / d + norm.eps);
     }
-    const float scale = 1.0f / __builtin_sqrtf(total(squares) / d + norm.eps);
     kept[0] = mean;
     kept[1] = scale;
     for (int64_t at = 0; at < d; at += LANES) {
@@ -100,7 +105,7 @@ inline void norm_row_back(const Norm& norm, int64_t d, const float* u, const flo
         sum += dx;
         along += dx * x;
     }
-    const float centre = norm.centred ? total(sum) / d : 0.0f, slope = total(along) / d;
+    const float centre = norm.centred ? total(sum) / d : 0.0f, slope = norm.fixed ? 0.0f : total(along) / d;
     for (int64_t at = 0; at < d; at += LANES) {
         const Vector x = (load(u + at) - mean) * scale, dx = load(dz + at) * load(norm.gain + at);
         store(du + at, (dx - centre - x * slope) * scale);

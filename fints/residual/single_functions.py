@@ -22,12 +22,15 @@ class PendingSum(NamedTuple):
 
 
 def add_and_norm(
-    pending: PendingSum, skip: Tensor | None, scale: Tensor | None, norm: NormArguments
+    pending: PendingSum, skip: Tensor | None, scale: Tensor | None, norm: NormArguments, fixed: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Return N(h) and h = skip x + scale y; skip is one number, scale one or (D,), and None is 1."""
+    """Return N(h) and h = skip x + scale y; skip is one number, scale one or (D,), and None is 1.
+
+    Where `fixed` is not 0, the norm multiplies by it and not by one over each token's root mean square.
+    """
     if pending[1] is None:
         skip = scale = None
-    result: tuple[Tensor, Tensor] = _AddAndNorm.apply(*pending, skip, scale, *norm)
+    result: tuple[Tensor, Tensor] = _AddAndNorm.apply(*pending, skip, scale, *norm, fixed)
     return result
 
 
@@ -43,9 +46,10 @@ class _AddAndNorm(torch.autograd.Function):
         bias: Tensor | None,
         centred: bool,
         eps: float,
+        fixed: float,
     ) -> tuple[Tensor, Tensor]:
         x, y = x.contiguous(), None if y is None else y.contiguous()
-        ctx.rest = scale is not None and scale.dim() == 1, centred, eps
+        ctx.rest = scale is not None and scale.dim() == 1, centred, eps, fixed
         kept, u = x.new_empty(*x.shape[:-1], 2), torch.empty_like(x)
         h = x if y is None else torch.empty_like(x)
         kernels().fints_single(
@@ -83,6 +87,7 @@ class _AddAndNorm(torch.autograd.Function):
             None if bias is None else dbias,
             None,
             None,
+            None,
         )
 
 
@@ -96,8 +101,9 @@ def _given(
     wide: bool,
     centred: bool,
     eps: float,
+    fixed: float,
 ) -> tuple[Any, ...]:
     """Return the first arguments of both passes."""
     width = x.shape[-1]
     where = (address(each) for each in (x, y, skip, scale))
-    return x.numel() // width, width, *where, wide, address(gain), address(bias), centred, eps
+    return x.numel() // width, width, *where, wide, address(gain), address(bias), centred, eps, fixed

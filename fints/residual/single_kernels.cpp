@@ -79,16 +79,17 @@ void add_and_norm_back(const Sum& s, const Norm& norm, const float* kept, const 
 extern "C" {
 
 void fints_single(int64_t t, int64_t d, const float* x, const float* y, const float* skip, const float* scale,
-                  int wide, const float* gain, const float* bias, int centred, float eps, float* kept, float* h,
-                  float* u, int threads) {
-    add_and_norm({t, d, x, y, skip, scale, wide, threads}, {gain, bias, centred, eps}, kept, h, u);
+                  int wide, const float* gain, const float* bias, int centred, float eps, float fixed, float* kept,
+                  float* h, float* u, int threads) {
+    add_and_norm({t, d, x, y, skip, scale, wide, threads}, {gain, bias, centred, eps, fixed}, kept, h, u);
 }
 
 void fints_single_back(int64_t t, int64_t d, const float* x, const float* y, const float* skip, const float* scale,
-                       int wide, const float* gain, const float* bias, int centred, float eps, const float* kept,
-                       const float* du, const float* more, float* dx, float* dy, float* sums, int threads) {
-    add_and_norm_back({t, d, x, y, skip, scale, wide, threads}, {gain, bias, centred, eps}, kept, du, more, dx, dy,
-                      sums);
+                       int wide, const float* gain, const float* bias, int centred, float eps, float fixed,
+                       const float* kept, const float* du, const float* more, float* dx, float* dy, float* sums,
+                       int threads) {
+    add_and_norm_back({t, d, x, y, skip, scale, wide, threads}, {gain, bias, centred, eps, fixed}, kept, du, more, dx,
+                      dy, sums);
 }
 
 }  // extern "C"

@@ -1,15 +1,15 @@
 """The stream operations of `stream_kernels.cpp` and `manifold_kernels.cpp` as differentiable functions.
 
 Between two branches a scheme of streams writes what the first returned and reads what the second gets.
-Both happen in one pass over the streams: so a state is the streams *before* the last write, and the
-write that is pending::
+Both happen in one pass over the streams, the norm of what is read included: so a state is the streams
+*before* the last write, and the write that is pending::
 
     H_j = sum_i w_ij X_i + w_nj y
 
 A pass returns the streams that it wrote, H, for the next one. The gradient of that one then comes back
 through H, and is taken up in the same pass.
 
-Shapes: B batch, T tokens, n streams, D width; streams (B, T, n, D), u and y (B, T, D).
+Shapes: B batch, T tokens, n streams, D width; streams (B, T, n, D), u, y and z (B, T, D).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fints.residual.native import LANES, address, kernels
+from fints.residual.norm_arguments import NormArguments
 
-__all__ = ["Maps", "Pending", "write_and_gate", "write_and_map", "write_and_read"]
+__all__ = ["Coefficients", "Pending", "write_and_gate", "write_and_map", "write_and_read"]
 
 
 class Pending(NamedTuple):
@@ -34,38 +35,41 @@ class Pending(NamedTuple):
     """(n + 1, n), or (B, T, n + 1, n) where each token has its own."""
 
 
-class Maps(NamedTuple):
-    """How a token's coefficients follow from its streams, with x_i the normed stream i.
+class Coefficients(NamedTuple):
+    """What a sublayer's coefficients follow from, named as in `DynamicHyperConnections`.
 
     ::
 
-        C_i = constants_i + scales * tanh(rows x_i + offsets),    C = [A_m | A_r | B]  (n, n + 2)
+        C_i = [A_m | A_r | B^T]_i + [s_alpha | s_beta] tanh(N_dyn(H_i) W),    N_dyn with `gain` and `bias`
     """
 
-    rows: Tensor
-    """(n + 2, D)"""
-    offsets: Tensor
-    """(n + 2,)"""
-    scales: Tensor
-    """(n + 2,)"""
-    constants: Tensor
-    """(n, n + 2)"""
+    A_m: Tensor
+    A_r: Tensor
+    B: Tensor
+    W: Tensor
+    s_alpha: Tensor
+    s_beta: Tensor
+    gain: Tensor
+    bias: Tensor | None
 
 
-def write_and_read(pending: Pending, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return u = sum_i r_i H_i and H; weights r (n,), or (B, T, n); None reads nothing, u is then empty."""
-    result: tuple[Tensor, Tensor] = _WriteAndRead.apply(*pending, weights)
+def write_and_read(pending: Pending, weights: Tensor | None, norm: NormArguments) -> tuple[Tensor, Tensor]:
+    """Return z = N(sum_i r_i H_i) and H; weights r (n,) or (B, T, n); None reads nothing, z is then empty."""
+    result: tuple[Tensor, Tensor] = _WriteAndRead.apply(*pending, weights, *norm)
     return result
 
 
 def write_and_map(
-    pending: Pending, maps: Maps, *, centred: bool, eps: float, tanh: bool
+    pending: Pending, coefficients: Coefficients, norm: NormArguments, *, eps: float, tanh: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return u = A_m^T H, the weights [A_r ; B] (B, T, n + 1, n) of the next write, and H.
+    """Return z = N(A_m(H)^T H), the weights [A_r(H) ; B(H)] (B, T, n + 1, n) of the next write, and H.
 
-    Streams are normed as LayerNorm does if `centred`, else as RMSNorm.
+    Parameters
+    ----------
+    eps
+        Of N_dyn, which is of the kind of `norm`.
     """
-    result: tuple[Tensor, Tensor, Tensor] = _WriteAndMap.apply(*pending, *maps, centred, eps, tanh)
+    result: tuple[Tensor, Tensor, Tensor] = _WriteAndMap.apply(*pending, *coefficients, *norm, eps, tanh)
     return result
 
 
@@ -116,46 +120,63 @@ class _Gradients:
 class _WriteAndRead(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, streams: Tensor, y: Tensor | None, weights: Tensor | None, read: Tensor | None
+        ctx: Any,
+        streams: Tensor,
+        y: Tensor | None,
+        weights: Tensor | None,
+        read: Tensor | None,
+        gain: Tensor | None,
+        bias: Tensor | None,
+        centred: bool,
+        eps: float,
     ) -> tuple[Tensor, Tensor]:
         streams = streams.contiguous()
         y, weights, read = _contiguous(y), _contiguous(weights), _contiguous(read)
+        *lead, _, width = streams.shape
         ctx.r_step = 0 if read is None or read.dim() == 1 else read.shape[-1]
+        ctx.norm = centred, eps
         written = streams if y is None else torch.empty_like(streams)
-        u = streams.new_empty(0 if read is None else (*streams.shape[:-2], streams.shape[-1]))
+        kept = streams.new_empty(*lead, 2)
+        z = streams.new_empty(0 if read is None else (*lead, width))
         kernels().fints_given(
             *_write(streams, y, weights),
             address(read),
             ctx.r_step,
-            address(written),
-            address(u),
+            address(gain),
+            address(bias),
+            *ctx.norm,
+            *(address(each) for each in (kept, written, z)),
             torch.get_num_threads(),
         )
-        ctx.save_for_backward(streams, y, weights, read)
+        ctx.save_for_backward(streams, y, weights, read, gain, bias, kept)
         ctx.set_materialize_grads(False)
-        return u, written
+        return z, written
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, du: Tensor | None, more: Tensor | None) -> tuple[Tensor | None, ...]:
-        streams, y, weights, read = ctx.saved_tensors
-        if du is None and more is None:
-            return None, None, None, None
-        du, more = _contiguous(du), _contiguous(more)
-        read = None if du is None else read
+    def backward(ctx: Any, dz: Tensor | None, more: Tensor | None) -> tuple[Tensor | None, ...]:
+        streams, y, weights, read, gain, bias, kept = ctx.saved_tensors
+        if dz is None and more is None:
+            return (None,) * 8
+        dz, more = _contiguous(dz), _contiguous(more)
+        read = None if dz is None else read
         dread = None if read is None else torch.empty_like(read)
         found = _Gradients(streams, y, weights, more)
+        sums = streams.new_empty(2, streams.shape[-1])
         kernels().fints_given_back(
             *_write(streams, y, weights),
             address(read),
             ctx.r_step,
-            address(du),
-            address(more),
+            address(gain),
+            address(bias),
+            *ctx.norm,
+            *(address(each) for each in (kept, dz, more)),
             *found.addresses(),
-            address(dread),
+            *(address(each) for each in (dread, sums)),
             torch.get_num_threads(),
         )
-        return *found.tensors(), dread
+        dgain, dbias = (None if each is None else sums[k] for k, each in enumerate((gain, bias)))
+        return *found.tensors(), dread, dgain, dbias, None, None
 
 
 class _WriteAndMap(torch.autograd.Function):
@@ -165,73 +186,86 @@ class _WriteAndMap(torch.autograd.Function):
         streams: Tensor,
         y: Tensor | None,
         weights: Tensor | None,
-        rows: Tensor,
-        offsets: Tensor,
-        scales: Tensor,
-        constants: Tensor,
+        A_m: Tensor,
+        A_r: Tensor,
+        B: Tensor,
+        W: Tensor,
+        s_alpha: Tensor,
+        s_beta: Tensor,
+        dynamic_gain: Tensor,
+        dynamic_bias: Tensor | None,
+        gain: Tensor,
+        bias: Tensor | None,
         centred: bool,
+        norm_eps: float,
         eps: float,
         tanh: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         streams = streams.contiguous()
         y, weights = _contiguous(y), _contiguous(weights)
-        rows, offsets, scales, constants = (each.contiguous() for each in (rows, offsets, scales, constants))
+        coefficients = Coefficients(A_m, A_r, B, W, s_alpha, s_beta, dynamic_gain, dynamic_bias)
+        norm = NormArguments(gain, bias, centred, norm_eps)
         *lead, n, width = streams.shape
         activated = streams.new_empty(*lead, n, n + 2)
         normed = streams.new_empty(*lead, n, 2)
         read = streams.new_empty(*lead, n)
+        kept = streams.new_empty(*lead, 2)
         next_weights = streams.new_empty(*lead, n + 1, n)
         written = streams if y is None else torch.empty_like(streams)
-        u = streams.new_empty(*lead, width)
+        z = streams.new_empty(*lead, width)
         kernels().fints_dynamic(
             *_write(streams, y, weights),
-            *(address(each) for each in (rows, offsets, scales, constants)),
-            centred,
-            tanh,
-            eps,
-            *(address(each) for each in (activated, normed, read, next_weights, written, u)),
+            *_mapped(coefficients, norm, eps, tanh),
+            *(address(each) for each in (activated, normed, read, kept, next_weights, written, z)),
             torch.get_num_threads(),
         )
-        ctx.save_for_backward(streams, y, weights, rows, scales, activated, normed, read)
-        ctx.centred, ctx.tanh = centred, tanh
+        ctx.save_for_backward(streams, y, weights, *coefficients, gain, bias, activated, normed, read, kept)
+        ctx.how = centred, norm_eps, eps, tanh
         ctx.set_materialize_grads(False)
-        return u, next_weights, written
+        return z, next_weights, written
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, du: Tensor | None, dnext: Tensor | None, more: Tensor | None
+        ctx: Any, dz: Tensor | None, dnext: Tensor | None, more: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        streams, y, weights, rows, scales, activated, normed, read = ctx.saved_tensors
+        streams, y, weights, *tensors, gain, bias, activated, normed, read, kept = ctx.saved_tensors
+        coefficients, (centred, norm_eps, eps, tanh) = Coefficients(*tensors), ctx.how
         *lead, n, width = streams.shape
-        du = streams.new_zeros(*lead, width) if du is None else du.contiguous()
+        dz = streams.new_zeros(*lead, width) if dz is None else dz.contiguous()
         dnext = streams.new_zeros(*lead, n + 1, n) if dnext is None else dnext.contiguous()
         more = _contiguous(more)
         found = _Gradients(streams, y, weights, more)
-        sizes = [rows.numel(), n + 2, n + 2, n * (n + 2)]
+        wanted = (gain, bias, *coefficients)
+        sizes = [width if each is None else each.numel() for each in wanted]
         sums = streams.new_empty(sum(sizes))
         kernels().fints_dynamic_back(
             *_write(streams, y, weights),
-            address(rows),
-            address(scales),
-            ctx.centred,
-            ctx.tanh,
-            *(address(each) for each in (activated, normed, read, du, dnext, more)),
+            *_mapped(coefficients, NormArguments(gain, bias, centred, norm_eps), eps, tanh),
+            *(address(each) for each in (activated, normed, read, kept, dz, dnext, more)),
             *found.addresses(),
             address(sums),
             torch.get_num_threads(),
         )
-        drows, doffsets, dscales, dconstants = sums.split(sizes)
-        return (
-            *found.tensors(),
-            drows.view_as(rows),
-            doffsets,
-            dscales,
-            dconstants.view(n, n + 2),
-            None,
-            None,
-            None,
+        dgain, dbias, *rest = (
+            None if each is None else part.view_as(each)
+            for each, part in zip(wanted, sums.split(sizes), strict=True)
         )
+        return *found.tensors(), *rest, dgain, dbias, None, None, None, None
+
+
+def _mapped(coefficients: Coefficients, norm: NormArguments, eps: float, tanh: bool) -> tuple[Any, ...]:
+    """Return the arguments of both passes that follow those of the write."""
+    gain, bias, centred, norm_eps = norm
+    return (
+        *(address(each) for each in coefficients),
+        eps,
+        tanh,
+        address(gain),
+        address(bias),
+        centred,
+        norm_eps,
+    )
 
 
 class _WriteAndGate(torch.autograd.Function):

@@ -6,6 +6,7 @@ from mutant import Mutant
 
 FRAC = "fints/residual/frac_kernels.cpp"
 GATED = "fints/residual/gated_kernels.cpp"
+STREAM = "fints/residual/stream_kernels.cpp"
 DEPTH = "fints/residual/depth_kernels.cpp"
 TESTS = "tests/residual/test_fused.py"
 DEPTH_TESTS = "tests/residual/test_fused_depth.py"
@@ -33,6 +34,48 @@ MUTANTS = (
         file="fints/residual/fused_frac.py",
         old="Coefficients(scheme.Y[layer], scheme.A[layer], scheme.B[layer])",
         new="Coefficients(scheme.Y[layer], scheme.A[layer], scheme.B[layer - 1])",
+        test=FUSED,
+    ),
+    Mutant(
+        mistake="fused streams: the coefficients' norm has the wrong sign on the way back",
+        file=STREAM,
+        old="- centre - load(x + at) * slope) * scale + r",
+        new="- centre + load(x + at) * slope) * scale + r",
+        test=FUSED,
+    ),
+    Mutant(
+        mistake="fused streams: the bias of the coefficients' norm does not go through W",
+        file=STREAM,
+        old="if (from.norm.bias) offsets[j] +=",
+        new="if (false) offsets[j] +=",
+        test=FUSED,
+    ),
+    Mutant(
+        mistake="fused streams: the gradient of W forgets the bias of the norm",
+        file=STREAM,
+        old="if (from.norm.bias) dW[k * C + j] +=",
+        new="if (false) dW[k * C + j] +=",
+        test=FUSED,
+    ),
+    Mutant(
+        mistake="fused streams: the depth connection is scaled by s_alpha too",
+        file=STREAM,
+        old="j <= N ? *from.s_alpha : *from.s_beta",
+        new="j <= N + 1 ? *from.s_alpha : *from.s_beta",
+        test=FUSED,
+    ),
+    Mutant(
+        mistake="fused streams: the branch's norm is that of the sublayer before",
+        file="fints/residual/fused.py",
+        old="norm = norm_arguments(scheme.norms[layer])\n        z, streams",
+        new="norm = norm_arguments(scheme.norms[layer - 1])\n        z, streams",
+        test=FUSED,
+    ),
+    Mutant(
+        mistake="fused frozen norm: a row is multiplied by sigma, not divided",
+        file="fints/residual/fused_single.py",
+        old="fixed = 1 / scheme.sigma[layer - 1].item()",
+        new="fixed = scheme.sigma[layer - 1].item()",
         test=FUSED,
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""The fused forms of fractions and gates are the plain steps, forward and backward."""
+"""The fused forms of streams, fractions, gates and frozen norms are the plain steps, forward and backward."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from fints.residual import build_residual
-from fints.residual.fused import fused
+from fints.residual.fused import Fused, fused
 from fints.residual.fused_frac import FusedFrac
 from fints.residual.fused_gated import FusedGated
+from fints.residual.fused_single import FusedPostNorm
 
 NUM_SUBLAYERS = 5
 FRACS = ("static_frac_connections", "frac_connections")
 VARIANTS = ("add_write", "convex_read", "lerp_write")
+STREAMS = ("static_hyper_connections", "dynamic_hyper_connections")
 FORMS = [
+    *((name, {"num_streams": n}, 48, Fused) for name in STREAMS for n in (1, 2, 3, 4, 5, 6, 7, 8)),
+    ("dynamic_hyper_connections", {"tanh": False}, 32, Fused),
+    *(("frozen_scale_post_norm", {}, width, FusedPostNorm) for width in (16, 64)),
     *((name, {"num_fractions": m}, 16 * m, FusedFrac) for name in FRACS for m in (1, 2, 3, 4, 5, 6, 7, 8)),
     *((name, {"num_fractions": 2}, 96, FusedFrac) for name in FRACS),
     *(
@@ -29,6 +34,8 @@ FORMS = [
     ),
 ]
 ONE_EACH = [
+    *((name, {}, 32) for name in STREAMS),
+    ("frozen_scale_post_norm", {}, 48),
     *((name, {}, 64) for name in FRACS),
     *(("gated_streams", {"variant": variant}, 32) for variant in VARIANTS),
 ]
@@ -37,11 +44,15 @@ ONE_EACH = [
 def drawn(name: str, options: dict[str, Any], width: int, norm: str = "layer_norm") -> nn.ModuleDict:
     """A scheme and its branches away from any start, where many wrong formulas agree with the right one."""
     generator = torch.Generator().manual_seed(0)
-    scheme = build_residual(name, options, width=width, num_sublayers=NUM_SUBLAYERS, norm=norm)
+    # With a small eps a norm takes the size of what is read away, and its gradient cancels to rounding.
+    sizes = {"width": width, "num_sublayers": NUM_SUBLAYERS, "norm": norm, "norm_eps": 0.1}
+    scheme = build_residual(name, options, **sizes)
     branches = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(NUM_SUBLAYERS)]
     net = nn.ModuleDict({"scheme": scheme, "branches": nn.ModuleList(branches)})
     for parameter in net.parameters():
         nn.init.normal_(parameter, std=0.3, generator=generator)
+    for buffer in net.buffers():
+        buffer.uniform_(0.5, 2.0, generator=generator)
     return net
 
 
