@@ -6,9 +6,10 @@
     python benchmarks/schemes.py --packages ~/.cache/fints/benchmark-packages
 
 One step is forward, backward and AdamW on random windows. All networks live in one process and take
-turns, so that whatever else the machine does falls on all of them alike; a ratio is the median over
-rounds of (time of the arm / time of the reference in the same round), with the quartiles behind it. The
-reference is the faster of the two modes of Pre-Norm, plain and compiled (`training.compile`).
+turns, and right before each step of an arm stands one of the reference, so that whatever else the machine
+does falls on both alike; a ratio is the median over rounds of (time of the arm / time of the reference
+just before it), with the quartiles behind it. The reference is the faster of the two modes of Pre-Norm,
+plain and compiled (`training.compile`).
 
 Peak memory is the growth of the process from before a network is built until three steps are done,
 measured in a process of its own that gives freed memory back at once. Operations are those of matrix
@@ -70,21 +71,18 @@ def main() -> None:
         rows = [{"arm": arm.name, **_counts(arm, sizes)} for arm in arms]
     else:
         rows = [{"arm": arm.name, **_memory_apart(arm)} for arm in arms]
-    times = _interleaved(arms, sizes, arguments.rounds)
-    modes = [name for name in ("pre_norm, plain", "pre_norm, compiled") if name in times]
-    reference = min(modes, key=lambda name: statistics.median(times[name]))
+    reference, times = _paired(arms, sizes, arguments.rounds)
     base = next(row for row in rows if row["arm"] == reference)
     for row in rows:
-        pairs = zip(times[row["arm"]], times[reference], strict=True)
-        ratios = [own / other for own, other in pairs]
-        row["milliseconds"] = 1e3 * statistics.median(times[row["arm"]])
+        ratios = [own / other for own, other in times[row["arm"]]]
+        row["milliseconds"] = 1e3 * statistics.median(own for own, _ in times[row["arm"]])
         row["time"] = statistics.median(ratios)
         row["quartiles"] = statistics.quantiles(ratios, n=4)[::2] if len(ratios) > 1 else ratios * 2
         for name in ("bytes", "parameters", "flops"):
             if name in row:
                 row[f"{name}_ratio"] = row[name] / base[name]
     rate = _matrix_rate(sizes, arguments.rounds)
-    share = base["flops"] / min(times[reference]) / rate
+    share = base["flops"] / min(other for pairs in times.values() for _, other in pairs) / rate
     built = None if arguments.times_only else _seconds_to_build()
     _print(rows, sizes, reference, rate, share, arguments)
     if built is not None:
@@ -135,18 +133,31 @@ def _install(folder: Path) -> bool:
     return reason is None
 
 
-def _interleaved(arms: list[Arm], sizes: Sizes, rounds: int) -> dict[str, list[float]]:
+def _paired(arms: list[Arm], sizes: Sizes, rounds: int) -> tuple[str, dict[str, list[tuple[float, float]]]]:
+    """Return the reference and, for each arm and round, the seconds of its step and of the reference's."""
     steps = {arm.name: step_of(arm, sizes)[1] for arm in arms}
     for step in steps.values():
         step()
         step()
-    times: dict[str, list[float]] = {name: [] for name in steps}
+
+    def seconds(name: str) -> float:
+        started = time.perf_counter()
+        steps[name]()
+        return time.perf_counter() - started
+
+    modes: dict[str, list[float]] = {
+        name: [] for name in ("pre_norm, plain", "pre_norm, compiled") if name in steps
+    }
     for _ in range(rounds):
-        for name, step in steps.items():
-            started = time.perf_counter()
-            step()
-            times[name].append(time.perf_counter() - started)
-    return times
+        for name, found in modes.items():
+            found.append(seconds(name))
+    reference = min(modes, key=lambda name: statistics.median(modes[name]))
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name in steps:
+            other = seconds(reference)
+            times[name].append((seconds(name), other))
+    return reference, times
 
 
 def _memory_apart(arm: Arm) -> dict[str, Any]:
