@@ -133,16 +133,19 @@ def paired_contrast(values: pl.DataFrame, *, cluster: str = "fold", level: float
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p values adjusted by Holm's step-down method, in the given order.
+    r"""Return p values adjusted by Holm's step-down method, in the given order.
 
-    A None (a contrast that could not be tested) stays None but counts in the family, as a p
-    value of 1 would. Source: Holm (1979); `statsmodels.stats.multitest.multipletests`.
+    .. math:: \tilde p_{(k)} = \max_{j \le k} \min\{1, (m - j + 1)\, p_{(j)}\}
+
+    over the m sorted values. A None (a contrast that could not be tested) stays None but counts in the
+    family, as a p value of 1 would.
+    Source: Holm (1979). A test holds it to `statsmodels.stats.multitest.multipletests`, which runs
+    Python's garbage collector on every call: seconds in a large process.
     """
-    if not p_values:
-        return []
-    from statsmodels.stats.multitest import multipletests
-
-    adjusted = multipletests([1.0 if p is None else p for p in p_values], method="holm")[1]
+    raw = np.array([1.0 if p is None else p for p in p_values], dtype=np.float64)
+    order = np.argsort(raw, kind="stable")
+    adjusted = np.empty_like(raw)
+    adjusted[order] = np.minimum(np.maximum.accumulate(raw[order] * np.arange(len(raw), 0, -1)), 1.0)
     return [None if p is None else float(value) for p, value in zip(p_values, adjusted, strict=True)]
 
 

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import statsmodels.api as sm
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 
 from fints.evaluation import ClusteredMean, clustered_mean, equivalence, holm, paired_contrast
@@ -105,6 +106,12 @@ def test_holm_steps_down_and_counts_what_could_not_be_tested():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.01, None, 0.03]) == [pytest.approx(0.03), None, pytest.approx(0.06)]
     assert holm([]) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 30])
+def test_holm_is_that_of_statsmodels_also_where_values_are_equal(count: int):
+    p = np.round(np.random.default_rng(count).uniform(0, 0.3, count), 2)
+    assert holm(p.tolist()) == multipletests(p, method="holm")[1].tolist()
 
 
 def test_equivalence_is_the_ninety_percent_interval_inside_the_margin():
