@@ -19,7 +19,7 @@ from fints.evaluation.causes import CausesVerdict, judge_causes
 from fints.study.panel_design import PanelArm, PanelStudy
 from fints.study.panel_store import Fits
 
-__all__ = ["CauseCell", "cause_cells", "interval", "plain_rows"]
+__all__ = ["CauseCell", "cause_cells", "interval", "mean_mediators", "plain_rows"]
 
 # The factors of such a study; every other one is averaged over by none: there is no other.
 CELL, DEPTH, RELIEF = ("residual", "tier"), "depth", "relief"
@@ -136,12 +136,12 @@ def _cell(
     optimisation = penalties("none", "train_excess")
     causes = {cause: level for cause, level in settings["causes"].items() if level in levels}
     placebos = {cause: level for cause, level in settings["placebos"].items() if level in levels}
-    means = {level: _mediators(fits, tables[deep, level], panels) for level in levels}
+    means = {level: mean_mediators(fits, tables[deep, level], panels) for level in levels}
     checks = {
         cause: manipulation_check(means["none"], means[level], cause=cause) for cause, level in causes.items()
     }
     passed = {cause: check.passed for cause, check in checks.items()}
-    halves = [_mediators(fits, tables[deep, "none"], panels[start::2]) for start in (0, 1)]
+    halves = [mean_mediators(fits, tables[deep, "none"], panels[start::2]) for start in (0, 1)]
     known = [name for name in halves[0] if name in halves[1]]
     first = next(iter(checks), "noise")
     chance = manipulation_check(*halves, cause=first).moves if known and len(panels) > 1 else {}
@@ -179,7 +179,7 @@ def _cell(
     )
 
 
-def _mediators(fits: Fits, table: pl.DataFrame, panels: Sequence[int]) -> dict[str, list[float]]:
+def mean_mediators(fits: Fits, table: pl.DataFrame, panels: Sequence[int]) -> dict[str, list[float]]:
     """Return each mediator of an arm by moment and sublayer, as a mean over panels; its start is left out."""
     own = table.filter(pl.col("panel").is_in(list(panels)))
     names = [name for names in MEDIATORS.values() for name in names]

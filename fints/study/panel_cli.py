@@ -224,32 +224,32 @@ def _plan_lines(
         f"{'arm':{width}} {'parameters':>10} {'time a fit':>10}",
     ]
     done = folder.whole()
-    kept = left = 0.0
+    kept, left = 0, 0.0
+    sizes: dict[str, int] = {}
     for arm in plan.arms:
         tuning = plan.tuning_fits(arm)
-        lines.append(
-            f"{arm.name:{width}} {parameters(arm.experiment):>10,} {duration(tuning[0].seconds):>10}"
-        )
-        there = [cell for cell in tuning if cell.key in done or cell.design in known]
-        kept += len(there)
-        # Which point an arm is fitted at is known after its tuning: its final fits cost the same at each.
-        best = max(
-            (plan.final_fits(arm, point) for point in study.tuning.points()),
+        shape = str(arm.experiment.model)
+        sizes[shape] = sizes[shape] if shape in sizes else parameters(arm.experiment)
+        lines.append(f"{arm.name:{width}} {sizes[shape]:>10,} {duration(tuning[0].seconds):>10}")
+        # Which point an arm is fitted at is known after its tuning; its fits cost the same at each.
+        points = study.tuning.points()[: None if done or known else 1]
+        final = max(
+            (plan.final_fits(arm, point) for point in points),
             key=lambda cells: sum(cell.key in done or cell.design in known for cell in cells),
         )
-        final = [cell for cell in best if cell.key in done or cell.design in known]
-        kept += len(final)
-        left += sum(cell.seconds for cell in tuning if cell not in there)
-        left += sum(cell.seconds for cell in best if cell not in final)
-    points, panels = len(study.tuning.points()), len(study.tuning.panels)
+        for cell in (*tuning, *final):
+            there = cell.key in done or cell.design in known
+            kept += there
+            left += 0.0 if there else cell.seconds
+    number, panels = len(study.tuning.points()), len(study.tuning.panels)
     arms = counted(len(plan.arms), "arm")
     return [
         *lines,
         "",
-        f"tuning   {arms} x {counted(points, 'point')} x {counted(panels, 'panel')} = "
+        f"tuning   {arms} x {counted(number, 'point')} x {counted(panels, 'panel')} = "
         f"{counted(fits['tuning'], 'fit')}, by validation loss",
         f"final    {arms} x {counted(len(study.panels), 'panel')} = {counted(fits['final'], 'fit')}",
-        f"in all   {counted(sum(fits.values()), 'fit')}; there already: {kept:.0f}",
+        f"in all   {counted(sum(fits.values()), 'fit')}; there already: {kept}",
         f"time     about {duration(left / workers)} with {counted(workers, 'worker')} (a rough estimate)",
         f"commit   {commit or 'none: not a git checkout'}",
         "folder",

@@ -210,6 +210,12 @@ class PanelStudy:
             raise ValueError(f"panels {sorted(shared)} are tuning panels too; judged ones must be fresh.")
         if len(set(self.panels)) < len(self.panels) or not self.panels:
             raise ValueError(f"panels must be distinct, one or more; got {self.panels}.")
-        for arm in self.arms():
-            for point in self.tuning.points():
-                override(arm.experiment, point)
+        arms = self.arms()
+        for point in self.tuning.points():
+            override(arms[0].experiment, point)
+        seen: dict[str, str] = {}
+        for arm in arms:
+            same = f"{arm.experiment} {arm.simulation}"
+            if same in seen:
+                raise ValueError(f"arms {seen[same]} and {arm.name} are the same; change a level.")
+            seen[same] = arm.name

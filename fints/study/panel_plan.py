@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fints.config import fingerprint, override
+from fints.config import Experiment, fingerprint, override
 from fints.study.cells import FINISHED
 from fints.study.estimates import fit_seconds
 from fints.study.fingerprint import device_type, sources_hash, torch_version
@@ -49,13 +49,11 @@ class PanelPlan:
     def tuning_fits(self, arm: PanelArm) -> list[PanelFit]:
         """Return the design points of one arm on the tuning panels, in order."""
         tuning = self.study.tuning
-        return [
-            self._fit(arm, "tuning", panel, point) for point in tuning.points() for panel in tuning.panels
-        ]
+        return [cell for point in tuning.points() for cell in self._fits(arm, "tuning", tuning.panels, point)]
 
     def final_fits(self, arm: PanelArm, point: Mapping[str, Any]) -> list[PanelFit]:
         """Return one arm at its chosen design point on every judged panel, in order."""
-        return [self._fit(arm, "final", panel, dict(point)) for panel in self.study.panels]
+        return self._fits(arm, "final", self.study.panels, point)
 
     def choose(self, arm: PanelArm, losses: Mapping[str, float]) -> dict[str, Any]:
         """Return the design point with the lowest mean validation loss; of equals the first declared."""
@@ -106,26 +104,32 @@ class PanelPlan:
             "torch": torch_version(),
         }
 
-    def _fit(self, arm: PanelArm, role: str, panel: int, point: dict[str, Any]) -> PanelFit:
+    def _fits(
+        self, arm: PanelArm, role: str, panels: Sequence[int], point: Mapping[str, Any]
+    ) -> list[PanelFit]:
         experiment = override(arm.experiment, point)
         days = asdict(self.study.days)
         watched = role == "final"
-        design = fingerprint(experiment, role, arm.simulation, days, panel, watched)
-        key = fingerprint(design, self.sources, device_type(experiment.training.device), torch_version())
-        return PanelFit(
-            key=key,
-            design=design,
-            arm=arm.name,
-            role=role,
-            panel=panel,
-            seed=panel,
-            point=point,
-            experiment=experiment.to_dict(),
-            simulation=dict(arm.simulation),
-            days=days,
-            watched=watched,
-            seconds=_seconds(experiment, watched=watched),
-        )
+        tree, seconds = experiment.to_dict(), _seconds(experiment, watched=watched)
+        design = fingerprint(tree, role, arm.simulation, days, watched)
+        device = device_type(experiment.training.device)
+        return [
+            PanelFit(
+                key=fingerprint(design, panel, self.sources, device, torch_version()),
+                design=fingerprint(design, panel),
+                arm=arm.name,
+                role=role,
+                panel=panel,
+                seed=panel,
+                point=dict(point),
+                experiment=tree,
+                simulation=dict(arm.simulation),
+                days=days,
+                watched=watched,
+                seconds=seconds,
+            )
+            for panel in panels
+        ]
 
 
 def make_panel_plan(
@@ -155,7 +159,7 @@ def loss_or_infinity(result: Mapping[str, Any]) -> float:
     return float(result["validation_loss"]) if result["outcome"] in FINISHED else math.inf
 
 
-def _seconds(experiment: Any, *, watched: bool) -> float:
+def _seconds(experiment: Experiment, *, watched: bool) -> float:
     plain = fit_seconds(experiment)
     factor = math.prod(INTERVENTION_FACTORS.get(name, 1.0) for name in experiment.training.interventions)
     return plain * (factor + watched * WATCH_STEPS / experiment.training.steps)

@@ -1,0 +1,223 @@
+"""Print what the verdict rule says of networks that were made ill on purpose.
+
+    python benchmarks/confusion.py [--diseases NAME,...] [--panels 8] [--draws 200] [--steps 200]
+                                   [--depth 4] [--width 16] [--unchecked] [--keep FILE]
+
+Two mechanisms a disease, so that no cure is merely the inverse of what made ill (`fints.interventions`):
+
+    representation   tokens pulled towards their mean; branch outputs of low rank
+    gradient         gradients shrunk at each sublayer; saturated branches (both under SGD)
+    noise            few windows; noisy targets
+    amplification    sharp inputs; updates that rise with depth
+
+and a healthy network, which differs from its reference by its seed alone. The penalty of a panel is the loss
+of the ill network less that of the healthy one of the same depth, seed and panel, both under the same relief.
+The rule is that of `studies/collapse_or_vanishing.py` (`fints.evaluation.causes`), its manipulation checks
+included; `--unchecked` leaves them out. With more than 8 panels the rule is asked `--draws` times of 8 panels
+drawn without replacement, and the table counts its answers. A fit is kept in FILE as soon as it is done, and
+not done again: so the table can be made in pieces. Panels 60 to 89 are for this: no study judges them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from fints.config import Experiment, override
+from fints.diagnostics import manipulation_check
+from fints.evaluation.causes import LEAST_CLUSTERS, judge_causes
+from fints.interventions import DOSES, changes
+from fints.study.causes import mean_mediators
+from fints.study.panel_cells import PanelFit
+from fints.study.panel_fits import train_on_panel
+from fints.study.panel_store import Fits
+
+FIRST_PANEL = 60
+SMALLEST = 0.02
+DAYS = {"train": 300, "validation": 60, "test": 100}
+PANEL = {"num_assets": 32, "signal": "memory_chain", "depth_demand": 1, "r2": 0.5}
+# Cause, dose and optimiser of each mechanism; doses that cost a network of this size some of the oracle.
+DISEASES: dict[str, tuple[str, float, str]] = {
+    "healthy": ("", 0.0, "adamw"),
+    "token_pull": ("representation", 0.5, "adamw"),
+    "low_rank_outputs": ("representation", 1.0, "adamw"),
+    "shrunk_gradients": ("gradient", 0.6, "sgd"),
+    "saturated_branches": ("gradient", 1.0, "sgd"),
+    "few_windows": ("noise", 0.97, "adamw"),
+    "noisy_targets": ("noise", 3.0, "adamw"),
+    "sharp_inputs": ("amplification", 4.0, "adamw"),
+    "rising_updates": ("amplification", 8.0, "adamw"),
+}
+RATES = {"adamw": 4e-3, "sgd": 3e-2}
+CAUSES = {
+    "representation": "decorrelation",
+    "gradient": "gradient_equaliser",
+    "noise": "dropout",
+    "amplification": "output_change_step",
+}
+PLACEBOS = {"representation": "decorrelation_placebo", "gradient": "gradient_equaliser_placebo"}
+LEVELS = ("none", *CAUSES.values(), *PLACEBOS.values())
+
+
+def main() -> int:
+    """Fit what is not yet kept, print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--diseases", type=lambda text: text.split(","), default=list(DISEASES))
+    parser.add_argument("--panels", type=int, default=LEAST_CLUSTERS, help="how many, from 8 to 30")
+    parser.add_argument("--draws", type=int, default=200)
+    for name, default in (("steps", 200), ("depth", 4), ("width", 16)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--unchecked", action="store_true", help="leave the manipulation checks out")
+    parser.add_argument("--keep", type=Path, help="a file of fits, one JSON line each")
+    asked = parser.parse_args()
+    unknown = sorted(set(asked.diseases) - set(DISEASES))
+    if unknown:
+        parser.error(f"unknown disease {unknown[0]}; choose of {', '.join(DISEASES)}.")
+    if not LEAST_CLUSTERS <= asked.panels <= 30:
+        parser.error(f"--panels must be from {LEAST_CLUSTERS} to 30; got {asked.panels}.")
+    panels = list(range(FIRST_PANEL, FIRST_PANEL + asked.panels))
+    kept = _read(asked.keep)
+
+    print(f"{'planted':20}{'cause':16}{'penalty':>9}  {'checks passed':34}verdicts")
+    right = 0
+    for name in asked.diseases:
+        cause, dose, optimizer = DISEASES[name]
+        ill, well = {}, {}
+        for level in LEVELS:
+            base = _base(asked, optimizer, level)
+            planted = base if name == "healthy" else override(base, _planted(base, name, dose))
+            well[level] = _fits(base, panels, kept, asked.keep, other_seed=False)
+            ill[level] = _fits(planted, panels, kept, asked.keep, other_seed=name == "healthy")
+        before = mean_mediators(ill["none"], ill["none"].table, panels)
+        checked = {
+            one: manipulation_check(before, mean_mediators(ill[level], ill[level].table, panels), cause=one)
+            for one, level in CAUSES.items()
+        }
+        penalty = {level: _excess(ill[level]) - _excess(well[level]) for level in LEVELS}
+        passed = {one: asked.unchecked or check.passed for one, check in checked.items()}
+        answers = Counter(
+            _answer({level: values[chosen] for level, values in penalty.items()}, passed)
+            for chosen in _draws(asked.panels, asked.draws)
+        )
+        total = sum(answers.values())
+        right += answers[cause or "no_penalty"] / total > 0.5
+        told = ", ".join(f"{answer} {count / total:.0%}" for answer, count in answers.most_common())
+        names = ", ".join(one for one, check in checked.items() if check.passed) or "none"
+        print(f"{name:20}{cause:16}{penalty['none'].mean():>9.3f}  {names:34}{told}", flush=True)
+    print(f"\ncalled by their own name in most draws: {right} of {len(asked.diseases)}")
+    return 0
+
+
+def _base(asked: argparse.Namespace, optimizer: str, level: str) -> Experiment:
+    base = override(
+        Experiment(),
+        {
+            "data.features": ["a", "b"],
+            "data.target": "log_return",
+            "data.context": 12,
+            "model.depth": asked.depth,
+            "model.width": asked.width,
+            "training.optimizer": optimizer,
+            "training.learning_rate": RATES[optimizer],
+            "training.batch_size": 32,
+            "training.steps": asked.steps,
+            "training.warmup_steps": asked.steps // 10,
+            "training.evaluate_every": asked.steps,
+            "training.profile_every": asked.steps // 2,
+            "training.final_learning_rate_share": 0.1,
+            "training.keep": "last",
+            "training.device": "cpu",
+        },
+    )
+    return base if level == "none" else override(base, changes(level, DOSES[level]))
+
+
+def _planted(base: Experiment, name: str, dose: float) -> dict[str, Any]:
+    # Beside the relief that is there already.
+    return {"training.interventions": {**base.training.interventions, name: {"dose": dose}}}
+
+
+def _draws(number: int, draws: int) -> list[np.ndarray]:
+    if number == LEAST_CLUSTERS:
+        return [np.arange(number)]
+    generator = np.random.default_rng(0)
+    return [generator.choice(number, LEAST_CLUSTERS, replace=False) for _ in range(draws)]
+
+
+def _answer(penalty: dict[str, np.ndarray], passed: dict[str, bool]) -> str:
+    verdict = judge_causes(
+        penalty["none"].tolist(),
+        {cause: penalty[level].tolist() for cause, level in CAUSES.items()},
+        placebos={cause: penalty[level].tolist() for cause, level in PLACEBOS.items()},
+        checked=passed,
+        smallest=SMALLEST,
+    )
+    return verdict.cause or verdict.decision
+
+
+def _excess(fits: Fits) -> np.ndarray:
+    return fits.table.sort("panel")["test_excess"].to_numpy()
+
+
+def _fits(
+    experiment: Experiment,
+    panels: Sequence[int],
+    kept: dict[str, dict[str, Any]],
+    keep: Path | None,
+    *,
+    other_seed: bool,
+) -> Fits:
+    """Return the fits of one network on every panel; what is kept already is not fitted again."""
+    table: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    for panel in panels:
+        seed = panel + 1000 * other_seed
+        key = json.dumps([experiment.to_dict(), panel, seed], sort_keys=True)
+        if key not in kept:
+            cell = PanelFit(
+                key=key,
+                design=key,
+                arm="",
+                role="final",
+                panel=panel,
+                seed=seed,
+                point={},
+                experiment=experiment.to_dict(),
+                simulation=PANEL,
+                days=DAYS,
+                watched=True,
+            )
+            result, watched = train_on_panel(cell)
+            result.pop("timing")
+            kept[key] = {"key": key, "result": result, "rows": watched}
+            if keep is not None:
+                with keep.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(kept[key]) + "\n")
+        table.append({"key": key, "panel": panel, **kept[key]["result"]})
+        rows += [{"key": key, **row} for row in kept[key]["rows"]]
+    return Fits(
+        table=pl.DataFrame(table, infer_schema_length=None),
+        rows=pl.DataFrame(rows, infer_schema_length=None),
+        missing=0,
+    )
+
+
+def _read(keep: Path | None) -> dict[str, dict[str, Any]]:
+    if keep is None or not keep.is_file():
+        return {}
+    lines = [json.loads(line) for line in keep.read_text(encoding="utf-8").splitlines()]
+    return {line["key"]: line for line in lines}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
