@@ -217,20 +217,29 @@ class WindowSet:
         )
 
     def gather(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs (B, T, F) and targets (B, T) of the windows at `positions` (int64).
+        """Return inputs (B, T, F) and targets (B, T) of the windows at `positions` (B,), int64.
 
         NaN marks a missing feature and a token without target; the last token is the decision date. Without
         `every_token` only the last token keeps its target. Only the batch is copied.
         """
-        context, width = self.windows.context, self.num_features
-        start = self.cell[positions] - (context - 1)
-        # The days of an asset follow one another in memory: a window is one piece of T x F numbers.
-        rows = self.targets.numel() - context + 1
-        inputs = self.windows.values.as_strided((rows, context * width), (width, 1)).index_select(0, start)
-        targets = self.targets.as_strided((rows, context), (1, 1)).index_select(0, start)
+        values, outcomes = self._by_start
+        start = self.cell.index_select(0, positions).sub_(self.windows.context - 1)
+        inputs, targets = values.index_select(0, start), outcomes.index_select(0, start)
         if not self.every_token:
             targets[:, :-1] = torch.nan
-        return inputs.view(-1, context, width), targets
+        return inputs.view(-1, self.windows.context, self.num_features), targets
+
+    @cached_property
+    def _by_start(self) -> tuple[Tensor, Tensor]:
+        """Views (R, T F) of the features and (R, T) of the targets, a row a cell that a window may begin at.
+
+        The days of an asset follow one another in memory, so a window is one piece of it. A row that begins
+        among the last days of an asset runs into the next one: no chosen window begins there.
+        """
+        context, width = self.windows.context, self.num_features
+        rows = self.targets.numel() - context + 1
+        values = self.windows.values.as_strided((rows, context * width), (width, 1))
+        return values, self.targets.as_strided((rows, context), (1, 1))
 
 
 def check_context(context: int, min_valid: float, num_days: int | None = None) -> None:
