@@ -11,9 +11,11 @@ does (no network is trained). Memory is anonymous memory (RssAnon of /proc/self/
 that of the process with its libraries loaded: the pages of the store are the file's, and the system may take
 them back.
 
-Between batches stand plain copies of as many bytes from one place of the store to a new tensor; the rate of
-windows is told as a share of the copies of the same moment, so that whatever else the machine does falls on
-both alike. With one thread both are in seconds of its processor.
+The rate of windows is told as a share of two plain copies made between batches, so that whatever else the
+machine does falls on all alike: of the same bytes, those of batches half an epoch away, one after the other
+into one piece by the standard library (nothing but memcpy: what memory gives at places that random order
+names); and of as many bytes that lie in one piece, which the processor fetches ahead. All three are timed by
+the processor's seconds and on the wall.
 
 Beside it, each in a process of its own and on a tenth of the assets: pandas computing the same features from
 the same rows, and with --packages FOLDER the data set of neuralforecast, whose windows are drawn the way its
@@ -28,50 +30,27 @@ import argparse
 import datetime as dt
 import json
 import os
-import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from packages import install
+from data_beside import HORIZON, NAMES, measure_neuralforecast, measure_pandas, memory
 
 SIZES = {"large": (5000, 6300), "small": (60, 700)}
-RETURNS = (1, 2, 3, 5, 10, 21, 42, 63, 126, 252)
-VOLATILITIES = (5, 10, 21, 42, 63, 126, 252)
-MOMENTA = ((21, 5), (63, 21), (126, 21), (252, 21), (252, 63))
-RANKED = ("return_1", "return_5", "return_21", "log_volatility_21", "momentum_252_21")
-NAMES = (
-    *(f"return_{k}" for k in RETURNS),
-    *(f"volatility_{k}" for k in VOLATILITIES[2:]),
-    *(f"log_volatility_{k}" for k in VOLATILITIES),
-    *(f"momentum_{far}_{near}" for far, near in MOMENTA),
-    *(f"rank_{name}" for name in RANKED),
-)
-TARGET, HORIZON = "volatility_scaled", 1
+TARGET = "volatility_scaled"
 BATCH = 64
-# Batches, then copies of as many bytes, in turn.
-TURN = 64
+# Batches of a turn. At most every 16th turn has copies beside it.
+TURN, COPIED_TURNS = 64, 16
+CLOCKS = ("processor", "wall")
 MOST_MEMORY = 2.0 * 2**30
 LEAST_SHARE = 0.5
-WANTED = (
-    "neuralforecast",
-    "coreforecast",
-    "utilsforecast",
-    "pytorch-lightning",
-    "lightning-utilities",
-    "torchmetrics",
-    "fsspec",
-)
 
 
 def main() -> int:
@@ -109,7 +88,7 @@ def main() -> int:
         _print_loader(_apart("neuralforecast", root, arguments), found)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    return int(found["peak"] > MOST_MEMORY or (size == "large" and found["share"] < LEAST_SHARE))
+    return int(found["peak"] > MOST_MEMORY or (size == "large" and _share(found) < LEAST_SHARE))
 
 
 def write_prices(folder: Path, assets: int, days: int, seed: int = 0) -> None:
@@ -150,8 +129,6 @@ def measure_fints(arguments: argparse.Namespace) -> dict[str, Any]:
     from fints.training.batches import BatchOrder
 
     torch.set_num_threads(arguments.threads)
-    # Where others compute too, seconds on the wall are longer for what takes longer than a time slice.
-    clock = time.thread_time if arguments.threads == 1 else time.perf_counter
     data = DataConfig(features=NAMES, target=TARGET, horizon=HORIZON, context=arguments.context)
     seconds: dict[str, float] = {}
     peaks: dict[str, int] = {}
@@ -176,25 +153,9 @@ def measure_fints(arguments: argparse.Namespace) -> dict[str, Any]:
             chosen = learning.windows.select(*learning.train, labelled=True, every_token=True)
             order = BatchOrder(len(chosen), BATCH, seed=0)
         inputs = learning.windows.values
-        flat, bytes_a_batch = inputs.view(-1), 4 * BATCH * arguments.context * len(NAMES)
-        numbers = bytes_a_batch // 4
-        gather, copy, turn, digest = [], [], 0, 0.0
         steps = min(-(-len(chosen) // BATCH), arguments.most_batches)
         with stage("epoch"):
-            for begin in range(0, steps, TURN):
-                number = min(TURN, steps - begin)
-                started = clock()
-                for place in range(begin, begin + number):
-                    batch, outcome = chosen.gather(order(place))
-                gather.append((clock() - started) / number)
-                digest += float(batch[0, -1, 0]) + float(outcome[0, -1])
-                if begin // TURN % 16 == 0:
-                    started = clock()
-                    for _ in range(TURN):
-                        start = turn * numbers % (len(flat) - numbers)
-                        flat[start : start + numbers].clone()
-                        turn += 1
-                    copy.append((gather[-1], (clock() - started) / TURN))
+            seconds_a_batch = iterate(chosen, order, steps, arguments.threads)
     return {
         "assets": len(panel.assets),
         "days": len(panel.dates),
@@ -204,140 +165,50 @@ def measure_fints(arguments: argparse.Namespace) -> dict[str, Any]:
         "peak": max(peaks.values()),
         "windows": len(chosen),
         "gathered": steps * BATCH,
-        "bytes_a_batch": bytes_a_batch,
-        "gather": statistics.median(gather),
-        "copy": statistics.median(time for _, time in copy),
-        "share": statistics.median(time / own for own, time in copy),
-        "shares": statistics.quantiles([time / own for own, time in copy], n=4)[::2] if len(copy) > 1 else [],
+        "bytes_a_batch": 4 * BATCH * arguments.context * len(NAMES),
+        "seconds_a_batch": seconds_a_batch,
         "large": inputs.untyped_storage().nbytes() >= window_store.large_from(),
     }
 
 
-def measure_pandas(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Compute the features of a tenth of the assets in pandas, from the same rows."""
-    from fints.data import Panel, features
+def iterate(chosen: Any, order: Callable[[int], Any], steps: int, threads: int) -> dict[str, list[Any]]:
+    """Gather the batches of an epoch; return seconds a batch, (processor, wall), of turns with copies beside.
 
-    frame = _tenth(arguments)
-    table = frame.to_pandas()
-    with memory() as peak_since:
-        started = time.perf_counter()
-        made = pandas_features(table.sort_values(["asset", "date"], ignore_index=True))
-        seconds = time.perf_counter() - started
-        peak = peak_since()
-    ours = features(Panel(frame), NAMES).sort("asset", "date")
-    difference = 0.0
-    for name in NAMES:
-        own, other = ours[name].to_numpy(), made[name].to_numpy(dtype=np.float64)
-        both = np.isfinite(own) & np.isfinite(other)
-        difference = max(difference, float(np.abs(own - other)[both].max() / own[both].std()))
-    return {"seconds": seconds, "peak": peak, "difference": difference}
+    Each array is of as many turns: ``windows``, ``same bytes`` and ``one piece``.
+    """
+    cpu = time.thread_time if threads == 1 else time.process_time
+    values, cell = chosen.windows.values, chosen.cell
+    context, width = chosen.windows.context, values.shape[-1]
+    flat, store = values.view(-1), memoryview(values.numpy().reshape(-1)).cast("B")
+    numbers = BATCH * context * width
 
+    def timed(work: Callable[[int], Any], number: int) -> list[float]:
+        started = cpu(), time.perf_counter()
+        for place in range(number):
+            work(place)
+        return [(cpu() - started[0]) / number, (time.perf_counter() - started[1]) / number]
 
-def pandas_features(table: Any) -> Any:
-    """Return `NAMES` of a long frame sorted by asset and date, as one would write them in pandas."""
-    import pandas as pd
+    def pieces(step: int) -> list[memoryview]:
+        starts = (cell[order(step)].long() - (context - 1)) * (4 * width)
+        return [store[start : start + 4 * width * context] for start in starts.tolist()]
 
-    log = np.log(table["close"])
-    groups = table["asset"]
-    columns: dict[str, Any] = {}
+    def one_piece(turn: int) -> None:
+        start = turn * numbers % (len(flat) - numbers)
+        flat[start : start + numbers].clone()
 
-    def lagged(k: int) -> Any:
-        return log.groupby(groups, sort=False).shift(k)
-
-    for k in RETURNS:
-        columns[f"return_{k}"] = log - lagged(k)
-    for k in VOLATILITIES:
-        rolled = columns["return_1"].groupby(groups, sort=False).rolling(k).std()
-        columns[f"volatility_{k}"] = rolled.reset_index(level=0, drop=True)
-        columns[f"log_volatility_{k}"] = np.log(columns[f"volatility_{k}"])
-    for far, near in MOMENTA:
-        columns[f"momentum_{far}_{near}"] = lagged(near) - lagged(far)
-    for name in RANKED:
-        by_date = columns[name].groupby(table["date"], sort=False)
-        columns[f"rank_{name}"] = (by_date.rank() - 1) / (by_date.transform("count") - 1) - 0.5
-    return pd.DataFrame({name: columns[name].astype(np.float32) for name in NAMES})
-
-
-def measure_neuralforecast(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Iterate random windows of neuralforecast's data set on a tenth of the assets, with the same columns."""
-    if arguments.packages is None:
-        return {"skipped": "give --packages FOLDER to install and measure it"}
-    folder = arguments.packages.resolve()
-    if (reason := install(folder, WANTED, proof="neuralforecast")) is not None:
-        return {"skipped": f"it could not be installed: {reason}"}
-    # The package's own beginning imports ray and all its models; its data set needs neither.
-    package = types.ModuleType("neuralforecast")
-    package.__path__ = [str(folder / "neuralforecast")]
-    sys.modules["neuralforecast"] = package
-    try:
-        from neuralforecast.tsdataset import TimeSeriesDataset
-    except ImportError as error:
-        return {"skipped": f"it was installed and cannot be imported: {error}"}
-    import torch
-
-    torch.set_num_threads(arguments.threads)
-    table = _tenth(arguments).to_pandas().sort_values(["asset", "date"], ignore_index=True)
-    made = pandas_features(table).fillna(0.0)
-    made.insert(0, "y", made["return_1"])
-    made.insert(0, "ds", table["date"])
-    made.insert(0, "unique_id", table["asset"])
-    with memory() as peak_since:
-        started = time.perf_counter()
-        dataset, *_ = TimeSeriesDataset.from_df(made)
-        built = time.perf_counter() - started
-        peak = peak_since()
-        # As BaseModel draws a training batch: 32 series in full length, unfolded into all their windows, of
-        # which some are kept. Its default is 1,024.
-        context, count, drawn, rows = arguments.context + HORIZON, 1024, 0, len(dataset)
-        generator = torch.Generator().manual_seed(0)
-        started = time.perf_counter()
-        while (elapsed := time.perf_counter() - started) < arguments.seconds:
-            series = torch.randint(rows, (32,), generator=generator).tolist()
-            temporal = torch.stack([dataset[place]["temporal"] for place in series])
-            windows = temporal.unfold(-1, context, 1).permute(0, 2, 3, 1)
-            windows = windows.reshape(-1, context, temporal.shape[1])
-            kept = windows[torch.randperm(len(windows), generator=generator)[:count]]
-            drawn += len(kept)
-        peak = max(peak, peak_since())
-    return {"built": built, "peak": peak, "windows_a_second": drawn / elapsed}
-
-
-def _tenth(arguments: argparse.Namespace) -> Any:
-    """Return the rows of a tenth of the assets, of every tenth one, with polars."""
-    import polars as pl
-
-    files = arguments.root / "prices" / "*.parquet"
-    tenth = pl.col("asset").str.ends_with("0")
-    return pl.scan_parquet(files).filter(tenth).sort("date", "asset").collect(engine="streaming")
-
-
-@contextmanager
-def memory() -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the peak of anonymous memory since its last call, beyond the start."""
-    base, peak, ended = anonymous(), [0], threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.01):
-            peak[0] = max(peak[0], anonymous())
-
-    def since() -> int:
-        found, peak[0] = max(peak[0], anonymous()), 0
-        return found - base
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield since
-    finally:
-        ended.set()
-        thread.join()
-
-
-def anonymous() -> int:
-    """Return the bytes of anonymous memory of this process (Linux)."""
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
-    assert found is not None
-    return int(found[1]) * 1024
+    turns = -(-steps // TURN)
+    every = max(1, min(COPIED_TURNS, turns // 8))
+    found: dict[str, list[Any]] = {"windows": [], "same bytes": [], "one piece": []}
+    for turn in range(turns):
+        begin = turn * TURN
+        number = min(TURN, steps - begin)
+        seconds = timed(lambda place, begin=begin: chosen.gather(order(begin + place)), number)
+        if turn % every == 0:
+            batches = [pieces((begin + steps // 2 + place) % steps) for place in range(number)]
+            found["windows"].append(seconds)
+            found["same bytes"].append(timed(lambda place, batches=batches: b"".join(batches[place]), number))
+            found["one piece"].append(timed(lambda place, begin=begin: one_piece(begin + place), number))
+    return found
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
@@ -353,22 +224,43 @@ def _print_fints(found: dict[str, Any]) -> None:
     print(f"{'stage':<16} {'seconds':>8} {'peak GiB':>9}")
     for name, seconds in found["seconds"].items():
         print(f"{name:<16} {seconds:8.1f} {found['peaks'][name] / 2**30:9.2f}")
-    size = found["bytes_a_batch"]
     print(
         f"\npeak {found['peak'] / 2**30:.2f} GiB (at most {MOST_MEMORY / 2**30:.0f})\n"
         f"{found['gathered']:,} of {found['windows']:,} windows gathered in random order, {BATCH} a batch of "
-        f"{size / 2**10:.0f} KiB: {size / found['gather'] / 2**30:.2f} GiB/s, a plain copy "
-        f"{size / found['copy'] / 2**30:.2f} GiB/s\nshare of a plain copy {found['share']:.2f} (quartiles "
-        f"{', '.join(f'{share:.2f}' for share in found['shares'])}; at least {LEAST_SHARE})",
-        flush=True,
+        f"{found['bytes_a_batch'] / 2**10:.0f} KiB\n\n{'median (quartiles)':<36}"
+        + "".join(f"{f'seconds of the {clock}':>28}" for clock in CLOCKS)
     )
+    for name, seconds in found["seconds_a_batch"].items():
+        rates = found["bytes_a_batch"] / 2**30 / np.array(seconds)
+        print(f"{f'{name}, GiB a second':<36}" + "".join(f"{_quartiles(rate):>28}" for rate in rates.T))
+    for name in ("same bytes", "one piece"):
+        told = "a plain copy of the same bytes" if name == "same bytes" else "a copy of one piece as large"
+        print(
+            f"{f'share of {told}':<36}" + "".join(f"{_quartiles(one):>28}" for one in _shares(found, name).T)
+        )
+    print(f"share of a plain copy of the same bytes wanted: at least {LEAST_SHARE}", flush=True)
+
+
+def _shares(found: dict[str, Any], name: str) -> Any:
+    """Return (turns, clocks) the rate of windows over that of a copy of the same moment."""
+    return np.array(found["seconds_a_batch"][name]) / np.array(found["seconds_a_batch"]["windows"])
+
+
+def _share(found: dict[str, Any]) -> float:
+    """Return the median share of a plain copy of the same bytes, by the processor's seconds."""
+    return float(np.median(_shares(found, "same bytes")[:, 0]))
+
+
+def _quartiles(values: Any) -> str:
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _print_loader(loader: dict[str, Any], found: dict[str, Any]) -> None:
     if "skipped" in loader:
         print(f"\nneuralforecast: not measured; {loader['skipped']}")
         return
-    ours = BATCH / found["gather"]
+    ours = BATCH / float(np.median(np.array(found["seconds_a_batch"]["windows"])[:, 1]))
     print(
         f"\nneuralforecast, the same features of a tenth of the assets: data set made in "
         f"{loader['built']:.1f} s, peak {loader['peak'] / 2**30:.2f} GiB (times ten "
