@@ -1,0 +1,155 @@
+"""A fit on a simulated panel: judged against the oracle on days that it never saw."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fints.config import Experiment, override
+from fints.data import simulate
+from fints.diagnostics import mediators
+from fints.evaluation import share_of_oracle
+from fints.forecaster import Forecaster
+from fints.study.panel_cells import Days, PanelFit
+from fints.study.panel_fits import _spans, train_on_panel
+
+DAYS = Days(train=60, validation=20, test=30)
+RECIPE = {"num_assets": 4, "signal": "linear", "r2": 0.5}
+PANEL = 3
+
+
+def experiment(**changes: Any) -> Experiment:
+    base = {
+        "data.features": ["a", "b"],
+        "data.target": "log_return",
+        "data.context": 6,
+        "model.width": 8,
+        "model.depth": 1,
+        "model.num_heads": 2,
+        "training.batch_size": 16,
+        "training.steps": 12,
+        "training.warmup_steps": 2,
+        "training.learning_rate": 1e-2,
+        "training.evaluate_every": 12,
+        "training.profile_every": 6,
+        "training.keep": "last",
+        "training.device": "cpu",
+    }
+    return override(Experiment(), base | {name.replace("__", "."): value for name, value in changes.items()})
+
+
+def cell(**changes: Any) -> PanelFit:
+    return PanelFit(
+        key="k",
+        design="d",
+        arm="arm",
+        role="final",
+        panel=PANEL,
+        seed=11,
+        point={},
+        experiment=experiment(**changes).to_dict(),
+        simulation=RECIPE,
+        days=asdict(DAYS),
+        watched=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    return train_on_panel(cell())
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, pl.DataFrame]:
+    """The same network by the forecaster's route: forecasts beside outcomes and signal, by part."""
+    made = simulate(num_days=DAYS.total, seed=PANEL, **RECIPE)
+    spans = _spans(made.panel.dates.to_list(), DAYS)
+    forecaster = Forecaster(experiment(), seed=11)
+    # The scaler and the targets' unit are those of the training dates alone, whatever comes after.
+    forecaster.fit(made.panel[: spans["validation"][1]], train=spans["train"], validation=spans["validation"])
+    scale = forecaster.target_std_
+    found = {}
+    for name, span in spans.items():
+        frame = forecaster.evaluate_frame(made.panel, *span).join(made.signal, on=["date", "asset"])
+        found[name] = frame.with_columns(pl.col("forecast", "realised", "signal") / scale)
+    return found
+
+
+def mean_square(values: pl.Series) -> float:
+    return float((values.to_numpy() ** 2).mean())
+
+
+def test_the_forecaster_and_the_study_train_the_same_network(fitted: Any, judged: Any) -> None:
+    test = judged["test"].rename({"signal": "oracle"})
+    assert fitted[0]["share_of_oracle"] == pytest.approx(share_of_oracle(test), rel=1e-5)
+    assert len(test) == 4 * DAYS.test
+
+
+def test_the_excess_is_what_a_network_loses_to_the_oracle_on_the_same_windows(
+    fitted: Any, judged: Any
+) -> None:
+    found = fitted[0]
+    for name, known in (("train", "train_excess"), ("test", "test_excess_noisy")):
+        part = judged[name]
+        own = mean_square(part["forecast"] - part["realised"])
+        oracle = mean_square(part["signal"] - part["realised"])
+        assert found[known] == pytest.approx(own - oracle, rel=1e-4), name
+    test = judged["test"]
+    assert found["test_excess"] == pytest.approx(mean_square(test["forecast"] - test["signal"]), rel=1e-4)
+    validation = judged["validation"]
+    loss = mean_square(validation["forecast"] - validation["realised"])
+    assert found["validation_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_the_scalar_of_the_calibration_comes_from_validation_outcomes(fitted: Any, judged: Any) -> None:
+    p, r = (judged["validation"][name].to_numpy() for name in ("forecast", "realised"))
+    scalar = (p @ r) / (p @ p)
+    test = judged["test"]
+    expected = mean_square(scalar * test["forecast"] - test["signal"])
+    assert fitted[0]["calibrated_excess"] == pytest.approx(expected, rel=1e-4)
+    assert abs(expected / fitted[0]["test_excess"] - 1) > 1e-3
+
+
+def test_a_diverged_fit_is_the_zero_forecast() -> None:
+    found, rows = train_on_panel(cell(training__learning_rate=1e12, training__clip_norm=1e12))
+    assert found["outcome"] == "diverged"
+    assert found["test_excess"] == pytest.approx(found["signal_size"])
+    assert found["share_of_oracle"] == pytest.approx(0.0)
+    assert rows == []
+
+
+def test_no_outcome_of_one_part_falls_into_the_next() -> None:
+    days = simulate(num_days=DAYS.total, seed=PANEL, **RECIPE).panel.dates.to_list()
+    place = {day: number for number, day in enumerate(days)}
+    spans = _spans(days, DAYS)
+    assert place[spans["train"][1]] + 1 < place[spans["validation"][0]]
+    assert place[spans["validation"][1]] + 1 < place[spans["test"][0]]
+    assert place[spans["test"][1]] + 1 == DAYS.total - 1
+
+
+def test_what_is_watched_is_there_at_the_start_and_at_every_moment(fitted: Any) -> None:
+    rows = pl.DataFrame(fitted[1], infer_schema_length=None)
+    names = {name for own in mediators.__globals__["MEDIATORS"].values() for name in own} - {"train_test_gap"}
+    for step in (0, 6, 12):
+        here = set(rows.filter(pl.col("step") == step)["measure"])
+        assert names - here == ({"step_output_change"} if step == 0 else set())
+    probes = rows.filter(pl.col("measure") == "probe_share").sort("layer")
+    assert probes["layer"].to_list() == [0, 1, 2]
+    # A linear signal of today's feature is read off the embedding.
+    assert probes["value"][0] > 0.9
+    assert np.isfinite(rows["value"].drop_nulls().to_numpy()).all()
+
+
+def test_a_tuning_fit_says_nothing_of_the_test_days() -> None:
+    found, rows = train_on_panel(replace(cell(), role="tuning", watched=False))
+    assert set(found) == {"outcome", "reason", "steps", "parameters", "validation_loss", "timing"}
+    assert rows == []
+
+
+def test_a_target_whose_expectation_was_not_planted_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"needs data\.target = 'log_return'"):
+        train_on_panel(cell(data__target="cross_sectional"))
