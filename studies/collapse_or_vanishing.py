@@ -57,6 +57,10 @@ Simulated panels of 64 assets with the signal `memory_chain` (two links, each of
 homoskedastic Gaussian noise with a common factor: 1,200 days to learn from, 100 to choose by, 100 to be
 judged on. Each panel is drawn anew, so panels are independent. Panels 0 to 99 were used when signal, doses
 and budget were designed; none of them is judged.
+
+Further sizes are secondary and exploratory: `controls` (the simple signal, which both schemes should find
+to 90 % at 4 blocks, and no signal at all), `sgd` (the gradient relief where the size of a gradient sets the
+step) and `depths` (2 to 32 blocks, with a tier of R2 2 %).
 """
 
 from __future__ import annotations
@@ -66,6 +70,10 @@ from fints.interventions import DOSES, changes
 from fints.study import Days, PanelPreset, PanelStudy, PanelTuning, panel_main
 
 RATES = (2.5e-4, 7e-4, 2e-3)
+SGD_RATES = (3e-3, 1e-2, 3e-2)
+CHAIN = "memory_chain"
+PRIMARY = {"tier": ("r2_20", "r2_0.5"), "depth": ("4", "16")}
+GRADIENTS = ("none", "gradient_equaliser", "gradient_equaliser_placebo")
 
 STUDY = PanelStudy(
     title="What limits deep forecasters: collapse, vanishing gradients, noise or amplification?",
@@ -84,7 +92,7 @@ STUDY = PanelStudy(
             device="cpu",
         ),
     ),
-    simulation={"num_assets": 64, "signal": "memory_chain", "depth_demand": 2},
+    simulation={"num_assets": 64, "depth_demand": 2},
     days=Days(train=1200, validation=100, test=100),
     factors={
         "residual": {
@@ -92,13 +100,13 @@ STUDY = PanelStudy(
             "post_norm": {"model.residual": "post_norm"},
         },
         "tier": {
-            "r2_20": {"simulation.r2": 0.20},
-            "r2_0.5": {"simulation.r2": 0.005},
+            "r2_20": {"simulation.r2": 0.20, "simulation.signal": CHAIN},
+            "r2_2": {"simulation.r2": 0.02, "simulation.signal": CHAIN},
+            "r2_0.5": {"simulation.r2": 0.005, "simulation.signal": CHAIN},
+            "simple_20": {"simulation.r2": 0.20, "simulation.signal": "linear"},
+            "r2_0": {"simulation.r2": 0.0, "simulation.signal": CHAIN},
         },
-        "depth": {
-            "4": {"model.depth": 4},
-            "16": {"model.depth": 16},
-        },
+        "depth": {depth: {"model.depth": int(depth)} for depth in ("2", "4", "8", "16", "32")},
         "relief": {
             "none": {},
             **{name: changes(name, dose) for name, dose in DOSES.items()},
@@ -124,8 +132,9 @@ STUDY = PanelStudy(
             "gradient": "gradient_equaliser_placebo",
         },
         "both": "both",
-        "smallest": {"r2_20": 0.01, "r2_0.5": 0.001},
-        "pilot_spread": {"r2_20": 0.01, "r2_0.5": 0.001},
+        "smallest": {"r2_20": 0.01, "r2_2": 0.002, "r2_0.5": 0.001, "simple_20": 0.01, "r2_0": 0.001},
+        # Standard deviation of the penalty over panels, guessed: no pilot was large enough to tell.
+        "pilot_spread": {"r2_20": 0.01, "r2_2": 0.002, "r2_0.5": 0.001, "simple_20": 0.01, "r2_0": 0.001},
     },
     answer="causes",
     presets={
@@ -141,6 +150,7 @@ STUDY = PanelStudy(
             levels={
                 "residual": ("post_norm",),
                 "tier": ("r2_20",),
+                "depth": ("4", "16"),
                 "relief": ("none", "gradient_equaliser"),
             },
             panels=(100, 101),
@@ -150,16 +160,37 @@ STUDY = PanelStudy(
             claim="none",
         ),
         "quick": PanelPreset(
-            levels={"residual": ("post_norm",), "tier": ("r2_20",), "relief": ("none", "output_change_step")},
+            levels={
+                "residual": ("post_norm",),
+                "tier": ("r2_20",),
+                "depth": ("4", "16"),
+                "relief": ("none", "output_change_step"),
+            },
             panels=(108, 109, 110),
             tuning=PanelTuning(space={"training.learning_rate": (7e-4,)}, panels=(91,)),
         ),
-        "standard": PanelPreset(claim="answer"),
+        "standard": PanelPreset(levels=PRIMARY, claim="answer"),
+        # Secondary, each on panels of its own: what any network should find, and what none can; gradients
+        # where their size sets the step; other depths.
+        "controls": PanelPreset(
+            levels={"tier": ("simple_20", "r2_0"), "depth": ("4", "16"), "relief": ("none",)},
+            panels=tuple(range(160, 168)),
+        ),
+        "sgd": PanelPreset(
+            changes={"training.optimizer": "sgd"},
+            levels={**PRIMARY, "tier": ("r2_20",), "relief": GRADIENTS},
+            panels=tuple(range(170, 178)),
+            tuning=PanelTuning(space={"training.learning_rate": SGD_RATES}, panels=(94,)),
+        ),
+        "depths": PanelPreset(
+            levels={"tier": ("r2_20", "r2_2"), "relief": ("none",)},
+            panels=tuple(range(180, 188)),
+        ),
         "full": PanelPreset(
             changes={"training.batch_size": 64, "training.steps": 3000, "training.evaluate_every": 3000},
+            levels=PRIMARY,
             panels=tuple(range(120, 152)),
             tuning=PanelTuning(space={"training.learning_rate": RATES}, panels=(92, 93)),
-            claim="answer",
         ),
     },
 )

@@ -22,6 +22,7 @@ from fints.study.canvas import (
 from fints.study.causes import CauseCell, interval
 from fints.study.panel_design import PanelStudy
 from fints.study.panel_store import Fits
+from fints.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,8 @@ Made = tuple["Canvas", Figure] | None
 def draw_causes(study: PanelStudy, fits: Fits, cells: Sequence[CauseCell], folder: Path) -> list[Figure]:
     """Draw what the finished fits allow into `folder` as SVG and PNG; return the figures in reading order."""
     makers: list[Callable[[], Made]] = [
-        lambda: _penalties(cells),
+        lambda: _penalties(study, cells),
+        lambda: _by_depth(cells),
         lambda: _shares(study, cells),
         lambda: _two_by_two(study, cells),
         lambda: _cosine(study, fits, cells),
@@ -59,7 +61,7 @@ def draw_causes(study: PanelStudy, fits: Fits, cells: Sequence[CauseCell], folde
     return drawn
 
 
-def _penalties(cells: Sequence[CauseCell]) -> Made:
+def _penalties(study: PanelStudy, cells: Sequence[CauseCell]) -> Made:
     """Draw the depth penalty of each cell beside its two parts, with intervals over panels."""
     canvas, (axes,) = new_canvas(1, height=0.9 + 0.42 * len(cells))
     parts = (
@@ -73,26 +75,48 @@ def _penalties(cells: Sequence[CauseCell]) -> Made:
                 axes, getattr(cell, name), place + 0.22 * (style - 1), style, label if place == 0 else None
             )
     for place, cell in enumerate(cells):
-        if cell.verdict is not None:
-            continue
-        axes.annotate(
-            f"{len(cell.panels)} panels",
-            (0, place),
-            fontsize=6,
-            color=GREY,
-            xytext=(2, 6),
-            textcoords="offset points",
-        )
+        smallest = PERCENT * study.settings["smallest"][cell.tier]
+        label = "smallest of interest" if place == 0 else None
+        axes.plot([smallest] * 2, [place - 0.4, place + 0.4], color=GREY, linestyle="--", label=label)
     _by_row(axes, [cell.name for cell in cells])
     axes.axvline(0, color="black", linewidth=0.7)
-    axes.set_xlabel(f"depth penalty ({UNIT}); right is worse")
+    axes.set_xlabel(f"depth penalty ({UNIT})")
     put_legend(canvas, [axes])
     told = "; ".join(f"{cell.name}: {_told(cell.penalty)}" for cell in cells)
     return canvas, Figure(
         name="penalty",
-        caption=f"Test loss of the deep network less that of the reference, and its two parts: {told}. Bars: "
-        "95 % intervals over panels (Student's t). Optimisation: training loss, on the same windows.",
+        caption=f"Test loss of the deep network less that of the reference, and its two parts: {told}. "
+        f"Right is worse. Bars: 95 % intervals over {_panels(cells)} (Student's t). Optimisation: training "
+        "loss, on the same windows.",
         alt="Depth penalty by scheme and tier, split into optimisation and generalisation",
+    )
+
+
+def _by_depth(cells: Sequence[CauseCell]) -> Made:
+    """Draw the penalty by depth against the fixed reference."""
+    if len(cells[0].by_depth) < 3:
+        return None
+    canvas, panels = new_canvas(1, height=2.2, columns=len({cell.tier for cell in cells}))
+    tiers = list(dict.fromkeys(cell.tier for cell in cells))
+    for axes, tier in zip(panels, tiers, strict=True):
+        for style, cell in enumerate(one for one in cells if one.tier == tier):
+            found = {float(depth): interval(values) for depth, values in cell.by_depth.items()}
+            means = [PERCENT * mean for mean, _, _ in found.values()]
+            axes.plot(list(found), means, color=COLOURS[style], marker=MARKERS[style], label=cell.scheme)
+            for depth, (_, low, high) in found.items():
+                axes.plot([depth] * 2, [PERCENT * low, PERCENT * high], color=COLOURS[style], linewidth=0.8)
+        axes.axhline(0, color="black", linewidth=0.7)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(found), [f"{depth:g}" for depth in found])
+        axes.set_title(tier)
+        axes.set_xlabel("blocks")
+    panels[0].set_ylabel(f"penalty ({UNIT})")
+    put_legend(canvas, panels[:1])
+    return canvas, Figure(
+        name="by_depth",
+        caption="Test loss by depth less that of the fixed reference (zero), plain networks. Bars: 95 % "
+        f"intervals over {_panels(cells)}.",
+        alt="Penalty by depth against the fixed reference, one line a scheme",
     )
 
 
@@ -175,8 +199,8 @@ def _cosine(study: PanelStudy, fits: Fits, cells: Sequence[CauseCell]) -> Made:
         cells,
         panel,
         name="cosine",
+        measure="adjacent_cosine",
         ylabel="cos(input, input before)",
-        log=False,
         caption="Cosine between neighbouring sublayer inputs of the deep plain networks, after training "
         "(lines) and before (dotted), beside the null of independent increments of equal length. High "
         "cosine alone is no finding. Bands: range over panels.",
@@ -226,8 +250,8 @@ def _probes(study: PanelStudy, fits: Fits, cells: Sequence[CauseCell]) -> Made:
         cells,
         panel,
         name="probes",
+        measure="probe_share",
         ylabel="share of oracle",
-        log=False,
         caption="What a ridge regression on the trunk of the last day finds of the planted signal on later "
         "days, by the depth at which the trunk is read; deep plain networks. Bands: range over panels.",
         alt="Linear probe's share of the oracle by sublayer",
@@ -241,14 +265,14 @@ def _by_sublayer(
     panel: Callable[[Axes, str, pl.DataFrame], None],
     *,
     name: str,
+    measure: str,
     ylabel: str,
-    log: bool,
     caption: str,
     alt: str,
 ) -> Made:
-    """Draw one panel a cell, of the deep plain networks."""
+    """Draw one panel a cell, of the deep plain networks in which `measure` was watched."""
     shown = [(cell, _deep_rows(study, fits, cell.scheme, cell.tier)) for cell in cells]
-    shown = [(cell, rows) for cell, rows in shown if rows.height]
+    shown = [(cell, rows) for cell, rows in shown if (rows["measure"] == measure).any()]
     if not shown:
         return None
     lines = -(-len(shown) // 2)
@@ -260,8 +284,6 @@ def _by_sublayer(
         cell, rows = shown[place]
         panel(axes, cell.scheme, rows)
         whole_axis(axes)
-        if log:
-            log_axis(axes)
         axes.set_title(cell.name)
         if place % 2 == 0:
             axes.set_ylabel(ylabel)
@@ -346,3 +368,8 @@ def _by_row(axes: Axes, names: Sequence[str]) -> None:
 def _told(values: Sequence[float]) -> str:
     mean, low, high = (PERCENT * number for number in interval(values))
     return f"{mean:.2f} [{low:.2f}, {high:.2f}]" if len(values) > 1 else f"{mean:.2f} on one panel"
+
+
+def _panels(cells: Sequence[CauseCell]) -> str:
+    numbers = sorted({len(cell.panels) for cell in cells})
+    return counted(numbers[0], "panel") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} panels"

@@ -15,7 +15,7 @@ from fints.study.panel_design import Answer, PanelStudy
 from fints.study.panel_store import Fits
 from fints.words import counted
 
-__all__ = ["answer_causes", "power_of_causes"]
+__all__ = ["answer_causes", "power_of_causes", "said"]
 
 PERCENT = 100.0
 RULE = (
@@ -38,7 +38,7 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         return [Picture(path=f"figures/{one.name}.svg", caption=one.caption, alt=one.alt) for one in found]
 
     blocks: list[Block] = [
-        *shown("penalty"),
+        *shown("penalty", "by_depth"),
         Heading(text="Verdicts"),
         _verdicts(study, cells),
         Text(text=RULE),
@@ -51,7 +51,7 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         *shown("cosine", "gradients", "probes"),
     ]
     return Answer(
-        sentence=" ".join(f"{cell.name}: {_said(cell)}" for cell in cells),
+        sentence=" ".join(f"{cell.name}: {said(cell)}" for cell in cells),
         blocks=blocks,
         tables={"penalties": plain_rows(cells)},
     )
@@ -60,8 +60,10 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
 def power_of_causes(study: PanelStudy) -> list[str]:
     """Return the lines of a plan on what a study of causes can find."""
     number = len(study.panels)
-    lines = ["power    of the gate, at the spread over panels of the pilot, to tell a penalty of twice the"]
-    lines += ["         smallest of interest from the smallest (5 %, two-sided)"]
+    lines = [
+        "power    of the gate to tell a penalty of twice the smallest of interest from the smallest (5 %,"
+    ]
+    lines += ["         two-sided), at a standard deviation over panels that is assumed"]
     for tier in study.factors["tier"]:
         smallest, spread = study.settings["smallest"][tier], study.settings["pilot_spread"][tier]
         if number < LEAST_CLUSTERS:
@@ -70,11 +72,12 @@ def power_of_causes(study: PanelStudy) -> list[str]:
             told = (
                 f"{contrast_power(smallest, sd=spread, clusters=number):.0%} with {counted(number, 'panel')}"
             )
-        lines.append(f"         {tier}: smallest {smallest:g}, spread {spread:g}: {told}")
+        lines.append(f"         {tier}: smallest {smallest:g}, deviation {spread:g}: {told}")
     return lines
 
 
-def _said(cell: CauseCell) -> str:
+def said(cell: CauseCell) -> str:
+    """Return the verdict of a cell in words."""
     if cell.verdict is None:
         return f"no verdict, {counted(len(cell.panels), 'panel')} of at least {LEAST_CLUSTERS}."
     sentence = cell.verdict.sentence
@@ -173,6 +176,9 @@ def _checks(cells: Sequence[CauseCell]) -> list[Block]:
     rows = []
     for cell in cells:
         rows.append((cell.name, "chance alone", *(_move(cell.chance.get(name)) for name in names), ""))
+        if cell.direct is not None:
+            at_once = [_move(cell.direct if name == "gradient_norm" else None) for name in names]
+            rows.append((cell.name, "gradient, same weights", *at_once, ""))
         for cause, check in cell.checks.items():
             own = MEDIATORS[cause]
             moves = [_move(check.moves.get(name), bold=name in own) for name in names]
@@ -183,9 +189,10 @@ def _checks(cells: Sequence[CauseCell]) -> list[Block]:
             rows=tuple(rows),
             left=("cell", "relief of", "check"),
             note="How far the relief moved each mediator of the deep network, relative to what it is without "
-            "(means over panels, over three moments of training and the end, root of the sum of squares over "
-            "sublayers). A check passes if one of its own (bold) moved by at least 50 % and every other by "
-            "less than 10 %. Chance alone: the same between the even and the odd panels of the plain fits.",
+            "(means over panels; over the middle and the end of training and all sublayers, root of the sum "
+            "of squares). A check passes if one of its own (bold) moved by at least 50 % and every other by "
+            "less than 10 %. Chance alone: the same between the even and the odd panels of the plain fits. "
+            "Same weights: what the relief itself does, before training on has answered.",
         )
     ]
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import polars as pl
 
-from fints.diagnostics import MEDIATORS, ManipulationCheck, manipulation_check
+from fints.diagnostics import MEDIATORS, ManipulationCheck, manipulation_check, relative_move
 from fints.evaluation.causes import CausesVerdict, judge_causes
+from fints.study.cells import plain_mean
 from fints.study.panel_design import PanelArm, PanelStudy
 from fints.study.panel_store import Fits
 
@@ -39,12 +40,17 @@ class CauseCell:
         By panel, of the plain fits: test excess of the deep network less that of the reference; its parts.
     relieved, calibrated
         By relief level (``none`` too), the penalty by panel, and that after the best scalar calibration.
+    by_depth
+        By depth level, the penalty of the plain fits by panel against the same reference.
     share
         Mean share of the oracle by depth level of the plain fits; None where nothing was planted.
     checks
         By cause.
     chance
         Moves of the mediators between the even and the odd panels of the plain deep fits.
+    direct
+        How far the gradient relief moves the norms of the gradient at the same weights: what it does itself,
+        before training on has answered; None without such a relief.
     verdict, verdict_calibrated
         Of the rule; None with fewer than 8 panels.
     panels
@@ -60,9 +66,11 @@ class CauseCell:
     generalisation: list[float]
     relieved: dict[str, list[float]]
     calibrated: dict[str, list[float]]
+    by_depth: dict[str, list[float]]
     share: dict[str, float | None]
     checks: dict[str, ManipulationCheck]
     chance: dict[str, float]
+    direct: float | None
     verdict: CausesVerdict | None
     verdict_calibrated: CausesVerdict | None
     panels: list[int]
@@ -119,7 +127,8 @@ def _cell(
     deep, reference = settings["deep"], settings["reference"]
     levels = list(study.factors[RELIEF])
     tables = {key: fits.of(arm.name) for key, arm in arms.items()}
-    wanted = [tables[depth, level] for depth in (reference, deep) for level in levels]
+    depths = list(study.factors[DEPTH])
+    wanted = [tables[depth, level] for depth in depths for level in levels]
     panels = sorted(set.intersection(*(set(table["panel"]) if table.height else set() for table in wanted)))
     if not panels:
         return None
@@ -158,9 +167,8 @@ def _cell(
         )
 
     outcomes = [outcome for table in wanted for outcome in table["outcome"]]
-    shares = {
-        depth: tables[depth, "none"]["share_of_oracle"].drop_nulls().mean() for depth in (reference, deep)
-    }
+    shares = {depth: plain_mean(tables[depth, "none"]["share_of_oracle"]) for depth in depths}
+    plain = column(reference, "none", "test_excess")
     return CauseCell(
         scheme=scheme,
         tier=tier,
@@ -169,14 +177,35 @@ def _cell(
         generalisation=_less(relieved["none"], optimisation),
         relieved=relieved,
         calibrated=calibrated,
-        share={depth: None if value is None else float(value) for depth, value in shares.items()},
+        by_depth={depth: _less(column(depth, "none", "test_excess"), plain) for depth in depths},
+        share=shares,
         checks=checks,
         chance=chance,
+        direct=_direct(fits, tables, deep, causes.get("gradient"), panels),
         verdict=judged(relieved),
         verdict_calibrated=judged(calibrated),
         panels=panels,
         diverged=sum(outcome == "diverged" for outcome in outcomes),
     )
+
+
+def _direct(
+    fits: Fits,
+    tables: Mapping[tuple[str, str], pl.DataFrame],
+    deep: str,
+    level: str | None,
+    panels: Sequence[int],
+) -> float | None:
+    if level is None:
+        return None
+    own = tables[deep, level].filter(pl.col("panel").is_in(list(panels)))
+    rows = fits.rows.filter(pl.col("key").is_in(own["key"].to_list()) & (pl.col("step") > 0))
+    order = ["key", "step", "layer"]
+    norms = [
+        rows.filter(pl.col("measure") == name).drop_nulls("value").sort(order)["value"].to_list()
+        for name in ("gradient_norm_plain", "gradient_norm")
+    ]
+    return relative_move(*norms) if norms[0] and len(norms[0]) == len(norms[1]) else None
 
 
 def mean_mediators(fits: Fits, table: pl.DataFrame, panels: Sequence[int]) -> dict[str, list[float]]:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 fits failed, 2 wrong use, 130 Ctrl-C, 143 SIGTERM.
 from __future__ import annotations
 
 import argparse
+import ast
 import shlex
 import signal
 import sys
@@ -38,7 +39,7 @@ __all__ = ["main"]
 DEFAULT_PRESET = "quick"
 
 
-def main(study: PanelStudy, argv: Sequence[str] | None = None) -> NoReturn:
+def main(study: PanelStudy, argv: Sequence[str] | None = None, *, file: str | Path | None = None) -> NoReturn:
     """Read the command line, do what it says, and exit.
 
     Parameters
@@ -47,13 +48,15 @@ def main(study: PanelStudy, argv: Sequence[str] | None = None) -> NoReturn:
         Declared by the calling file, which names and documents it.
     argv : sequence of str, optional
         Arguments; those of the process if not given.
+    file : path, optional
+        The study's file; that of the caller if not given.
     """
     caller = sys._getframe(1).f_globals
-    signal.signal(signal.SIGTERM, _terminated)
     try:
-        path = Path(caller["__file__"]).resolve()
+        path = Path(file or caller["__file__"]).resolve()
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
         arguments = _parser(path, study).parse_args(argv)
-        code = _VERBS[arguments.verb](study, path, str(caller.get("__doc__") or ""), arguments)
+        code = _VERBS[arguments.verb](study, path, docstring, arguments)
     except ValueError as error:
         fail(str(error), 2)
     except OSError as error:
@@ -119,6 +122,7 @@ def _run(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Name
     from fints.study.panel_runner import run_panels
     from fints.study.progress import Report
 
+    signal.signal(signal.SIGTERM, _terminated)
     plan, folder, known = _resolve(study, path, docstring, arguments)
     console = make_console()
     commit = commit_of(path)

@@ -23,6 +23,7 @@ from fints.study.fingerprint import (
     sources_hash,
     torch_version,
 )
+from fints.study.panel_cells import PANEL_SOURCES
 
 FOLD = {
     "train": ["2000-01-03", "2008-12-31"],
@@ -197,6 +198,19 @@ def test_no_file_that_a_fit_imports_is_forgotten() -> None:
     harmless |= {"saved.py", "words.py", "study/baselines.py"}
     for name in imported_by(set(number_sources())):
         assert listed_in(AFFECTS_NUMBERS, name) or name in harmless, f"{name} is imported, yet no source"
+
+
+def test_no_file_that_a_fit_on_a_simulated_panel_imports_is_forgotten() -> None:
+    harmless = {
+        "evaluation",
+        "study/store.py",
+        "evaluation/__init__.py",
+        "__init__.py",
+        "words.py",
+        "saved.py",
+    }
+    for name in imported_by(set(number_sources(entries=PANEL_SOURCES))):
+        assert listed_in(PANEL_SOURCES, name) or name in harmless, f"{name} is imported, yet no source"
 
 
 @pytest.mark.parametrize("baseline", KNOWN)

@@ -1,0 +1,200 @@
+"""From fits to verdicts: fits whose causes are known, made up and not trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fints.config import Experiment
+from fints.interventions import DOSES, changes
+from fints.study.cause_report import answer_causes, power_of_causes, said
+from fints.study.causes import cause_cells, interval
+from fints.study.panel_cells import Days
+from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
+from fints.study.panel_store import Fits
+
+CAUSES = {"gradient": "gradient_equaliser", "noise": "dropout"}
+PLACEBOS = {"gradient": "gradient_equaliser_placebo"}
+LEVELS = ("none", *CAUSES.values(), *PLACEBOS.values())
+MOMENTS, SUBLAYERS = (5, 10), 3
+
+
+def study(panels: int = 8) -> PanelStudy:
+    return PanelStudy(
+        title="Which cause?",
+        base=Experiment(),
+        simulation={"r2": 0.2},
+        days=Days(train=30, validation=5, test=5),
+        factors={
+            "residual": {"post_norm": {"model.residual": "post_norm"}},
+            "tier": {"r2_20": {"simulation.r2": 0.2}},
+            "depth": {"1": {"model.depth": 1}, "2": {"model.depth": 2}},
+            "relief": {"none": {}, **{name: changes(name, DOSES[name]) for name in LEVELS[1:]}},
+        },
+        tuning=PanelTuning(space={"training.learning_rate": (1e-3,)}, panels=(90,)),
+        panels=tuple(range(100, 100 + panels)),
+        presets={"quick": PanelPreset()},
+        answer="causes",
+        settings={
+            "reference": "1",
+            "deep": "2",
+            "causes": CAUSES,
+            "placebos": PLACEBOS,
+            "smallest": {"r2_20": 0.01},
+            "pilot_spread": {"r2_20": 0.005},
+        },
+    )
+
+
+def made_up(
+    asked: PanelStudy,
+    removed: dict[str, float],
+    *,
+    moved: dict[str, dict[str, float]],
+    calibration: dict[str, float] | None = None,
+    penalty: float = 0.05,
+) -> Fits:
+    """Fits with this penalty, of which a relief removes a share, and moves mediators by a factor."""
+    table, rows = [], []
+    for arm in asked.arms():
+        level, deep = arm.levels["relief"], arm.levels["depth"] == "2"
+        for panel in asked.panels:
+            noise = np.random.default_rng([panel, LEVELS.index(level), deep]).normal(0, 0.002)
+            base = np.random.default_rng(panel).normal(0.1, 0.03)
+            own = (1 - removed.get(level, 0.0)) * penalty if deep else 0.0
+            excess = base + own + noise
+            left = (calibration or removed).get(level, 0.0)
+            key = f"{arm.name}-{panel}"
+            table.append(
+                {
+                    "key": key,
+                    "arm": arm.name,
+                    "role": "final",
+                    "panel": panel,
+                    "outcome": "finished",
+                    "point": "{}",
+                    "test_excess": excess,
+                    "train_excess": excess - 0.02 * moved.get(level, {}).get("train_test_gap", 1.0),
+                    "calibrated_excess": base + ((1 - left) * penalty if deep else 0.0) + noise,
+                    "share_of_oracle": 1 - excess / 0.2,
+                }
+            )
+            for measure in ("effective_rank", "gradient_norm", "gradient_signal", "output_change"):
+                factor = moved.get(level, {}).get(measure, 1.0)
+                rows += [
+                    {
+                        "key": key,
+                        "step": step,
+                        "layer": layer,
+                        "measure": measure,
+                        "value": factor * (layer + 1),
+                    }
+                    for step in (0, *MOMENTS)
+                    for layer in range(SUBLAYERS)
+                ]
+    return Fits(table=pl.DataFrame(table), rows=pl.DataFrame(rows), missing=0)
+
+
+WORKS: dict[str, dict[str, float]] = {
+    "gradient_equaliser": {"gradient_norm": 2.0},
+    "dropout": {"train_test_gap": 0.2},
+}
+
+
+def cell(fits: Fits, asked: PanelStudy | None = None) -> Any:
+    (found,) = cause_cells(asked or study(), fits)
+    return found
+
+
+def test_the_cause_whose_relief_removes_the_penalty_dominates() -> None:
+    found = cell(made_up(study(), {"gradient_equaliser": 0.9}, moved=WORKS))
+    assert found.verdict.cause == "gradient"
+    assert found.verdict.shares["gradient"].value == pytest.approx(0.9, abs=0.1)
+    assert found.checks["gradient"].passed
+    assert found.checks["gradient"].moves["gradient_norm"] == pytest.approx(1.0)
+
+
+def test_the_penalty_is_its_two_parts_and_paired_on_panels() -> None:
+    fits = made_up(study(), {}, moved=WORKS)
+    found = cell(fits)
+    both = np.add(found.optimisation, found.generalisation)
+    assert np.allclose(found.penalty, both, atol=1e-12)
+    by_name = {
+        arm.levels["depth"]: fits.of(arm.name) for arm in study().arms() if arm.levels["relief"] == "none"
+    }
+    paired = by_name["2"]["test_excess"] - by_name["1"]["test_excess"]
+    assert found.penalty == pytest.approx(paired.to_list())
+    # What panels have in common drops out: their spread is six times that of the differences.
+    assert np.std(found.penalty) < 0.2 * np.std(by_name["2"]["test_excess"].to_numpy())
+
+
+def test_a_relief_that_does_not_move_its_mediator_carries_no_verdict() -> None:
+    still = made_up(study(), {"gradient_equaliser": 0.9}, moved={})
+    assert cell(still).verdict.cause is None
+    assert "gradient" in cell(still).verdict.untested
+    astray = WORKS | {"gradient_equaliser": {"gradient_norm": 2.0, "effective_rank": 1.2}}
+    found = cell(made_up(study(), {"gradient_equaliser": 0.9}, moved=astray))
+    assert "gradient" in found.verdict.untested
+    assert "effective_rank 20%" in found.checks["gradient"].reason
+
+
+def test_a_placebo_that_does_as_much_leaves_no_cause() -> None:
+    removed = {"gradient_equaliser": 0.9, "gradient_equaliser_placebo": 0.9}
+    assert cell(made_up(study(), removed, moved=WORKS)).verdict.cause is None
+
+
+def test_noise_that_is_shrinkage_alone_is_said_not_to_dominate() -> None:
+    fits = made_up(study(), {"dropout": 0.9}, moved=WORKS, calibration={"dropout": 0.1})
+    found = cell(fits)
+    assert (found.verdict.cause, found.verdict_calibrated.cause) == ("noise", None)
+    assert "After the best scalar calibration noise does not dominate" in said(found)
+
+
+def test_a_panel_that_lacks_a_fit_is_left_out_of_its_cell() -> None:
+    fits = made_up(study(10), {"gradient_equaliser": 0.9}, moved=WORKS)
+    lost = fits.table.filter(~((pl.col("panel") == 103) & pl.col("arm").str.ends_with("dropout")))
+    found = cell(Fits(table=lost, rows=fits.rows, missing=1), study(10))
+    assert found.panels == [panel for panel in range(100, 110) if panel != 103]
+    assert found.verdict.clusters == 9
+
+
+def test_fewer_than_eight_panels_carry_no_verdict() -> None:
+    fits = made_up(study(7), {"gradient_equaliser": 0.9}, moved=WORKS)
+    found = cell(fits, study(7))
+    assert found.verdict is None
+    assert said(found) == "no verdict, 7 panels of at least 8."
+    assert any("none: a verdict needs 8 panels" in line for line in power_of_causes(study(7)))
+
+
+def test_the_start_of_training_is_no_part_of_a_check() -> None:
+    fits = made_up(study(), {}, moved=WORKS)
+    start = fits.rows.with_columns(
+        value=pl.when(pl.col("step") == 0).then(1e6).otherwise(pl.col("value")), step=pl.col("step")
+    )
+    moves = cell(Fits(table=fits.table, rows=start, missing=0)).checks["gradient"].moves
+    assert moves == pytest.approx(cell(fits).checks["gradient"].moves)
+
+
+def test_the_figures_of_an_answer_are_there_and_the_same_twice(tmp_path: Path) -> None:
+    fits = made_up(study(), {"gradient_equaliser": 0.9}, moved=WORKS)
+    contents = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        answer = answer_causes(study(), fits, folder)
+        pictures = [block.path for block in answer.blocks if hasattr(block, "caption")]
+        assert [Path(path).name for path in pictures] == ["penalty.svg", "reliefs.svg", "gradients.svg"]
+        contents.append([(folder / Path(path).name).read_bytes() for path in pictures])
+    assert contents[0] == contents[1]
+    assert answer.sentence.startswith("post_norm, r2_20: The depth penalty")
+
+
+def test_an_interval_is_students_t() -> None:
+    mean, low, high = interval([1.0, 2.0, 4.0])
+    half = 4.302652729911275 * np.std([1, 2, 4], ddof=1) / 3**0.5
+    assert (mean, low, high) == pytest.approx((7 / 3, 7 / 3 - half, 7 / 3 + half))
+    assert interval([1.0])[1:] == (-np.inf, np.inf)

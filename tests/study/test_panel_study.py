@@ -1,0 +1,233 @@
+"""A study on simulated panels: declared, planned, run, resumed, committed and reported."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from rich.console import Console
+
+from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig
+from fints.study import cause_report, panel_runner
+from fints.study.checkout import declared_in
+from fints.study.panel_cells import Days, PanelFit
+from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
+from fints.study.panel_fits import run_panel_fit
+from fints.study.panel_plan import PanelPlan, make_panel_plan
+from fints.study.panel_report import write_panel_report
+from fints.study.panel_runner import collect, run_panels
+from fints.study.panel_store import committed, publish_fits
+from fints.study.progress import Report
+from fints.study.store import StudyFolder
+
+FACTORS: dict[str, Any] = {
+    "residual": {"post_norm": {"model.residual": "post_norm"}},
+    "tier": {"r2_20": {"simulation.r2": 0.2}},
+    "depth": {"1": {"model.depth": 1}, "2": {"model.depth": 2}},
+    "relief": {"none": {}, "dropout": {"model.dropout": 0.2}},
+}
+
+
+def study(**changes: Any) -> PanelStudy:
+    values: dict[str, Any] = {
+        "title": "Does anything happen?",
+        "base": Experiment(
+            data=DataConfig(features=("a", "b"), target="log_return", context=6),
+            model=ModelConfig(width=8, num_heads=2),
+            training=TrainingConfig(
+                batch_size=16,
+                steps=4,
+                warmup_steps=1,
+                evaluate_every=4,
+                profile_every=2,
+                keep="last",
+                device="cpu",
+            ),
+        ),
+        "simulation": {"num_assets": 3, "signal": "linear"},
+        "days": Days(train=30, validation=10, test=10),
+        "factors": FACTORS,
+        "tuning": PanelTuning(space={"training.learning_rate": (1e-3, 1e-2)}, panels=(90,)),
+        "panels": (100, 101),
+        "presets": {
+            "smoke": PanelPreset(levels={"relief": ("none",)}, panels=(100,), claim="none"),
+            "quick": PanelPreset(),
+        },
+        "answer": "causes",
+        "settings": {
+            "reference": "1",
+            "deep": "2",
+            "causes": {"noise": "dropout"},
+            "placebos": {},
+            "smallest": {"r2_20": 0.01},
+            "pilot_spread": {"r2_20": 0.01},
+        },
+    }
+    return PanelStudy(**values | changes)
+
+
+def plan(preset: str = "quick", **changes: Any) -> PanelPlan:
+    return make_panel_plan(study(**changes), name="tiny", docstring="Ask nothing.", preset=preset)
+
+
+class Inline:
+    """Stands in for the pool: one worker in this process; the first try of a key in `fails` fails."""
+
+    fails: set[str] = set()  # noqa: RUF012
+    fitted: list[PanelFit] = []  # noqa: RUF012
+
+    def __init__(self, num_workers: int, start: dict[str, Any], logs: Path, *, module: str) -> None:
+        assert module == "fints.study.panel_worker"
+        self.busy: dict[int, Any] = {}
+        self._folder = Path(start["folder"])
+
+    def idle(self) -> list[int]:
+        return [] if self.busy else [0]
+
+    def send(self, slot: int, cell: PanelFit, claim: Any) -> None:
+        self.busy[slot] = PanelFit(**json.loads(json.dumps(cell.to_dict())))
+
+    def next_event(self) -> tuple[int, dict[str, Any]]:
+        cell = self.busy[0]
+        if cell.key in self.fails:
+            self.fails.discard(cell.key)
+            return 0, {"event": "failed", "key": cell.key, "error": "a fault"}
+        self.fitted.append(cell)
+        run_panel_fit(cell, tmp=self._folder / "tmp", fits=self._folder / "fits")
+        return 0, {"event": "done", "key": cell.key}
+
+    def stop(self) -> None:
+        return None
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> type[Inline]:
+    monkeypatch.setattr(panel_runner, "Pool", Inline)
+    Inline.fails, Inline.fitted = set(), []
+    return Inline
+
+
+def run(made: PanelPlan, root: Path, known: dict[str, Any] | None = None) -> tuple[Any, StudyFolder]:
+    folder = StudyFolder(root, made.name, made.label)
+    console = Console(file=io.StringIO())
+    with Report(console, total=sum(made.num_fits().values()), work=1.0, workers=1) as report:
+        return run_panels(made, folder, report, workers=1, known=known or {}), folder
+
+
+def test_an_arm_is_tuned_before_it_is_judged_and_a_fault_is_tried_again(
+    inline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cause_report, "draw_causes", lambda study, fits, cells, folder: [])
+    made = plan()
+    Inline.fails = {made.tuning_fits(made.arms[0])[0].key}
+    outcome, folder = run(made, tmp_path)
+    assert (outcome.failures, outcome.finished) == ([], 16)
+    roles = [cell.role for cell in inline.fitted]
+    assert roles == ["tuning"] * 8 + ["final"] * 8
+    # A panel is finished by all arms before the next begins.
+    assert [cell.panel for cell in inline.fitted[8:]] == [100] * 4 + [101] * 4
+    found = collect(made, folder, {})
+    assert found.missing == 0
+    for arm in made.arms:
+        tuning = found.of(arm.name, role="tuning")
+        best = tuning.sort("validation_loss", maintain_order=True)["point"][0]
+        assert found.of(arm.name)["point"].to_list() == [best] * 2
+    # What is there is not fitted again.
+    inline.fitted.clear()
+    assert run(made, tmp_path)[0].finished == 16
+    assert inline.fitted == []
+
+    published = tmp_path / "studies" / "tiny.py"
+    publish_fits(found, published, "quick")
+    known = committed(published, "quick")
+    outcome, elsewhere = run(made, tmp_path / "elsewhere", known)
+    assert (outcome.finished, inline.fitted) == (16, [])
+    pages = []
+    for place, given in ((folder, {}), (elsewhere, known)):
+        again = collect(made, place, given)
+        page, sentence = write_panel_report(
+            made, again, place.path, declared=None, commands={"run": "r", "report": "p"}
+        )
+        assert "no verdict, 2 panels of at least 8" in sentence
+        assert page.is_file()
+        pages.append((place.path / "report.md").read_text(encoding="utf-8"))
+        assert again.table.drop("seconds").sort("key").equals(found.table.drop("seconds").sort("key"))
+    assert pages[0] == pages[1]
+    assert "this run states no question beforehand" in pages[0]
+
+
+def test_a_fit_that_fails_for_good_leaves_the_rest(inline: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    made = plan("smoke")
+    lost = made.tuning_fits(made.arms[0])[1]
+    monkeypatch.setattr(Inline, "fails", type("All", (set,), {"discard": lambda self, key: None})({lost.key}))
+    outcome, folder = run(made, tmp_path)
+    assert outcome.failures == [f"{lost}: a fault"]
+    found = collect(made, folder, {})
+    # The arm that was not tuned has no final fit; the other has all.
+    assert (found.missing, found.table.filter(pl.col("role") == "final").height) == (2, 1)
+
+
+def test_a_key_tells_design_and_code_and_a_design_is_that_of_another_name() -> None:
+    first = plan().tuning_fits(plan().arms[0])
+    assert len({cell.key for arm in plan().arms for cell in plan().tuning_fits(arm)}) == 8
+    renamed = {**FACTORS, "relief": {"plain": {}, "dropout": {"model.dropout": 0.2}}}
+    settings = {**study().settings}
+    other = plan(factors=renamed, settings=settings, presets={"quick": PanelPreset()})
+    assert [cell.design for cell in other.tuning_fits(other.arms[0])] == [cell.design for cell in first]
+    for change in (
+        {"days": Days(train=31, validation=10, test=10)},
+        {"simulation": {"num_assets": 4, "signal": "linear"}},
+        {"tuning": PanelTuning(space={"training.learning_rate": (1e-3, 1e-2)}, panels=(91,))},
+    ):
+        changed = plan(**change)
+        assert changed.tuning_fits(changed.arms[0])[0].design != first[0].design
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"panels": (90, 91)}, r"panels \[90\] are tuning panels too"),
+        ({"panels": (100, 100)}, "panels must be distinct"),
+        ({"answer": "nothing"}, "answer = 'nothing' is unknown"),
+        ({"factors": {**FACTORS, "relief": {"none": {}, "other": {}}}}, "are the same; change a level"),
+        (
+            {"factors": {**FACTORS, "relief": {"none": {}, "other": {"model.depth": 3}}}},
+            "and by another factor",
+        ),
+        ({"presets": {"quick": PanelPreset(levels={"depth": ("3",)})}}, "factor 'depth' has no level '3'"),
+        ({"presets": {"quick": PanelPreset(changes={"model.wide": 3})}}, "unknown field model.wide"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_where_it_is_declared(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        study(**changes)
+
+
+def test_a_question_changed_after_the_first_commit_is_as_old_as_its_change(tmp_path: Path) -> None:
+    path = tmp_path / "ask.py"
+
+    def git(*words: str) -> None:
+        name = ("-c", "user.name=n", "-c", "user.email=e@e")
+        subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "-q")
+    for number, text in enumerate(('"""Ask A."""\n', '"""Ask B."""\n', '"""Ask B."""\nx = 1\n')):
+        path.write_text(text, encoding="utf-8")
+        git("add", "ask.py")
+        git("commit", "-q", "-m", str(number), "--date", f"2026-01-0{number + 1}T00:00:00Z")
+    commits = subprocess.run(
+        ["git", "log", "--format=%h", "--", "ask.py"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    since = declared_in(path, "Ask B.")
+    assert since is not None
+    assert since[0] == commits[1]
+    assert declared_in(path, "Ask A.") is None
