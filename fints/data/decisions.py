@@ -8,6 +8,8 @@ from datetime import date, datetime, timedelta
 
 import polars as pl
 
+from fints.words import counted
+
 __all__ = ["DateRange", "Day", "as_date", "between", "decision_ranges", "show"]
 
 Day = date | str
@@ -59,8 +61,8 @@ def decision_ranges(
         return (start, end), None
     if held >= len(dates):
         raise ValueError(
-            f"validation = {validation} of {len(dates)} dates with an outcome leaves nothing to learn from; "
-            f"give a longer panel or validation=0."
+            f"validation = {validation} of {counted(len(dates), 'date')} with an outcome leaves nothing to "
+            "learn from; give a longer panel or validation=0."
         )
     first = dates[len(dates) - held]
     return (start, first - timedelta(days=1)), (first, dates[-1])

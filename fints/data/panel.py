@@ -26,6 +26,7 @@ from fints.data.panel_rules import (
     not_polars,
 )
 from fints.data.panel_shapes import growth_index, unpivot
+from fints.words import counted
 
 __all__ = ["Panel"]
 
@@ -163,9 +164,9 @@ class Panel:
     def __repr__(self) -> str:
         """Return one line: name, span, counts, checksum."""
         return (
-            f"Panel({self.name}: {len(self.dates)} dates from {self.dates[0]} to {self.dates[-1]}, "
-            f"{len(self.assets)} assets, {len(self)} rows, price {self.price!r}, "
-            f"features {self.feature_columns}, checksum {self.checksum})"
+            f"Panel({self.name}: {counted(len(self.dates), 'date')} from {self.dates[0]} to "
+            f"{self.dates[-1]}, {counted(len(self.assets), 'asset')}, {counted(len(self), 'row')}, price "
+            f"{self.price!r}, features {self.feature_columns}, checksum {self.checksum})"
         )
 
     @classmethod

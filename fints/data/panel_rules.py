@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from fints.words import counted
+
 __all__ = ["Fault", "describe_fault", "find_faults", "in_order", "normalise"]
 
 KEYS = ("date", "asset")
@@ -158,7 +160,7 @@ def describe_fault(frame: pl.DataFrame, fault: Fault, price: str, name: str) -> 
     """Return one line: what is wrong, the first keys, what to do."""
     first = frame[list(fault.rows[:3])]
     shown = keys_of(first, price if fault.kind == "bad_price" else None)
-    count = f" in {len(fault.rows)} rows" if len(fault.rows) > 1 else ""
+    count = f" in {counted(len(fault.rows), 'row')}" if len(fault.rows) > 1 else ""
     return f"{name}: {fault.found}{count}, first {shown}. {fault.remedy}."
 
 

@@ -51,6 +51,7 @@ from fints.data.panel import Panel
 from fints.data.synthetic import SCALES, Simulation
 from fints.data.synthetic_signals import MOST_LINKS, SIGNALS, planted_g
 from fints.data.targets import VOLATILITY_HALF_LIFE, VOLATILITY_WINDOW
+from fints.words import counted
 
 __all__ = ["flip_returns", "semi_synthetic"]
 
@@ -186,7 +187,8 @@ def flip_returns(panel: Panel, signs: Array) -> Panel:
     signs = np.asarray(signs, dtype=float)
     if signs.shape != (len(panel.dates),) or not np.isin(signs, (-1.0, 1.0)).all():
         raise ValueError(
-            f"signs must be 1 or -1, one for each of the {len(panel.dates)} dates; got shape {signs.shape}."
+            f"signs must be 1 or -1, one for each of the {counted(len(panel.dates), 'date')}; got shape "
+            f"{signs.shape}."
         )
     days = _OwnDays(panel)
     return Panel(

@@ -36,7 +36,9 @@ def oracle_by_volatility(simulation: Simulation, *, bins: int = 5) -> pl.DataFra
         simulation.volatility, on=["date", "asset"]
     )
     if bins < 1 or rows.height < bins:
-        raise ValueError(f"bins must be from 1 to the {rows.height} rows with an outcome; got {bins}.")
+        raise ValueError(
+            f"bins must be at least 1 and no more than rows with an outcome, {rows.height}; got {bins}."
+        )
     s, r, sigma = pl.col("signal"), pl.col("target"), pl.col("volatility")
     place = (pl.int_range(pl.len()) * bins) // pl.len() + 1
     return (

@@ -30,6 +30,7 @@ from fints.data.catalog import home
 from fints.data.feature_table import FeatureTable
 from fints.data.panel import Panel
 from fints.data.scaling import StandardScaler
+from fints.words import counted
 
 __all__ = ["large_from", "store_folder", "stored_scaler", "stored_values"]
 
@@ -214,7 +215,7 @@ def _open(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
         if spec["format_version"] != FORMAT_VERSION or spec["shape"] != list(shape):
             fault = f"{SPEC} tells of another table"
         elif stamp[1] != 4 * int(np.prod(shape, dtype=np.int64)):
-            fault = f"{VALUES} has {stamp[1]} bytes"
+            fault = f"{VALUES} has {counted(stamp[1], 'byte')}"
         elif stamp not in _SEEN:
             if _checksum(path) != spec["crc32"]:
                 fault = f"{VALUES} does not match the checksum in {SPEC}"

@@ -16,6 +16,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from fints.words import counted
+
 __all__ = ["WindowSet", "Windows"]
 
 NEVER = np.iinfo(np.int32).max
@@ -257,8 +259,8 @@ def check_context(context: int, min_valid: float, num_days: int | None = None) -
         )
     if num_days is not None and num_days < context:
         raise ValueError(
-            f"context = {context} needs at least {context} days; the panel has {num_days}. Give a "
-            "longer panel or choose a shorter context."
+            f"context = {context} needs at least {counted(context, 'day')}; the panel has {num_days}. Give "
+            "a longer panel or choose a shorter context."
         )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fints.words import counted
+
 __all__ = ["Overfitting", "probability_of_overfitting"]
 
 
@@ -61,7 +63,7 @@ def probability_of_overfitting(returns: np.ndarray, *, blocks: int = 16) -> Over
         raise ValueError(f"returns must be (dates, trials), two trials or more, finite; got {values.shape}.")
     if blocks < 2 or blocks % 2 or len(values) < 2 * blocks:
         raise ValueError(
-            f"blocks must be even and hold two dates each; got {blocks} for {len(values)} dates."
+            f"blocks must be even and hold two dates each; got {blocks} for {counted(len(values), 'date')}."
         )
     # Off the mean of all dates, so that sums of squares keep their digits.
     centre = values.mean(axis=0)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from fints.words import counted
+
 __all__ = ["columns", "group_starts", "known_rows", "refuse_infinite", "require_columns"]
 
 NUMERIC = (
@@ -30,7 +32,7 @@ def known_rows(frame: pl.DataFrame, *more: str) -> pl.DataFrame:
     refuse_infinite(rows, numeric)
     if rows.height == 0:
         raise ValueError(
-            f"no row has both a forecast and an outcome (of {frame.height} rows); "
+            f"no row has both a forecast and an outcome (of {counted(frame.height, 'row')}); "
             "check that the dates of forecasts and outcomes overlap."
         )
     if rows.select("date", "asset").is_duplicated().any():

@@ -15,6 +15,7 @@ import polars as pl
 from fints.evaluation.bootstrap import block_length
 from fints.evaluation.date_tests import date_means
 from fints.evaluation.rows import known_rows
+from fints.words import counted
 
 __all__ = ["ConfidenceSet", "loss_table", "model_confidence_set", "stepwise_superior", "superior_ability"]
 
@@ -128,8 +129,9 @@ def _columns(losses: pl.DataFrame) -> tuple[list[str], np.ndarray]:
     values = losses.select(pl.col(names).cast(pl.Float64)).to_numpy()
     if len(names) < 2 or len(values) < 20 or not np.isfinite(values).all():
         raise ValueError(
-            f"losses need two forecasts, 20 dates and a finite loss for each; got {len(names)} forecasts, "
-            f"{len(values)} dates, {int((~np.isfinite(values)).sum())} losses that are not finite."
+            f"losses need two forecasts, 20 dates and a finite loss for each; got "
+            f"{counted(len(names), 'forecast')}, {counted(len(values), 'date')}, "
+            f"{counted(int((~np.isfinite(values)).sum()), 'loss', 'losses')} not finite."
         )
     return names, values
 

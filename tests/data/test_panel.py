@@ -43,6 +43,11 @@ def test_a_panel_is_sorted_by_date_and_asset_and_holds_float64():
     assert panel.feature_columns == ["volume"]
 
 
+def test_a_panel_of_one_counts_in_the_singular():
+    assert "1 date from 2001-02-03 to 2001-02-03, 1 asset, 1 row, price" in repr(Panel(frame()[:1]))
+    assert "2 dates from 2001-02-03 to 2001-02-04, 2 assets, 3 rows, price" in repr(Panel(frame()))
+
+
 def test_midnights_categories_integers_and_nan_become_days_text_numbers_and_null():
     panel = Panel(
         frame().with_columns(

@@ -128,7 +128,7 @@ def read_crsp(source: Text | Table, asking: Asking) -> Reading:
     notes += found_codes
     frame, midpoints = _midpoints(table, frame, layout)
     notes += midpoints
-    frame, delisted, repaired = _with_delistings(table, frame, asking)
+    frame, delisted, repaired = _with_delistings(table, frame, layout, asking)
     notes += delisted
     left = [name for name in table.columns if name not in values and name not in (date, by_name["permno"])]
     if left:
@@ -210,7 +210,7 @@ def _midpoints(table: Table, frame: pl.DataFrame, layout: _Layout) -> tuple[pl.D
 
 
 def _with_delistings(
-    table: Table, frame: pl.DataFrame, asking: Asking
+    table: Table, frame: pl.DataFrame, layout: _Layout, asking: Asking
 ) -> tuple[pl.DataFrame, list[str], list[str]]:
     """Compound the return of a delisting into the row it stands in."""
     notes: list[str] = []
@@ -218,10 +218,8 @@ def _with_delistings(
     if "dlret" not in frame.columns:
         if asking.repairs.missing_delisting is not None:
             raise ValueError(f"{table.path}: has no DLRET, so missing_delisting does not apply.")
-        if frame.width and "dlstcd" not in frame.columns and "newer" not in table.style:
-            notes.append(
-                "no DLRET: what happened at a delisting is inside the returns only in the newer layout"
-            )
+        if layout is OLD:
+            notes.append("no DLRET: returns leave out what happened at a delisting; add it to the query")
         return frame.drop("dlstcd", strict=False), notes, repaired
     known = frame.filter(pl.col("dlret").is_not_null())
     again = known.filter(pl.col("asset").is_first_distinct().not_())
@@ -239,15 +237,16 @@ def _with_delistings(
         guess = asking.repairs.missing_delisting
         if guess is not None:
             frame = frame.with_columns(pl.when(bare).then(guess).otherwise(pl.col("dlret")).alias("dlret"))
-            repaired.append(f"{number} delistings for performance without DLRET given {guess:g}")
+            repaired.append(f"{counted(number, 'delisting')} for performance without DLRET given {guess:g}")
         elif number:
             notes.append(
-                f"{number} delistings for performance have no DLRET: returns are too good (missing_delisting)"
+                f"{counted(number, 'delisting')} for performance without DLRET: returns are too good "
+                "(missing_delisting)"
             )
     total = (1 + pl.col("ret").fill_null(0)) * (1 + pl.col("dlret")) - 1
     compounded = frame.filter(pl.col("dlret").is_not_null()).height
     frame = frame.with_columns(
         pl.when(pl.col("dlret").is_not_null()).then(total).otherwise(pl.col("ret")).alias("ret")
     )
-    notes.append(f"{compounded} delisting returns compounded into ret")
+    notes.append(f"{counted(compounded, 'delisting return')} compounded into ret")
     return frame.drop("dlret", "dlstcd", strict=False), notes, repaired

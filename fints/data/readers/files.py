@@ -18,6 +18,7 @@ from typing import BinaryIO
 import polars as pl
 
 from fints.data.readers.workbook import read_sheet
+from fints.words import counted
 
 __all__ = ["PLACE", "Table", "Text", "collect", "open_container"]
 
@@ -191,8 +192,8 @@ class Text:
             wrong = next(((place, count) for place, count in counts if count not in (0, width)), None)
         if wrong:
             raise ValueError(
-                f"{self.path}: line {wrong[0]} has {wrong[1]} cells, the header has {width}. Complete or "
-                "delete it; if it is the last line, the file was cut short."
+                f"{self.path}: line {wrong[0]} has {counted(wrong[1], 'cell')}, the header has {width}. "
+                "Complete or delete it; if it is the last line, the file was cut short."
             )
 
     def _quoted(self, separator: str, start: int) -> Iterator[tuple[int, list[str]]]:
@@ -333,7 +334,7 @@ def _text(path: Path, source: Path | bytes) -> Text:
     lines = start.decode("utf-8", errors="replace").replace("\r\n", "\n").split("\n")
     head = tuple(lines[:-1] if cut and len(lines) > 1 else lines)
     if not any(line.strip() for line in head):
-        raise ValueError(f"{path}: begins with {len(head)} empty lines. Delete them.")
+        raise ValueError(f"{path}: begins with {counted(len(head), 'empty line')}. Delete them.")
     return Text(path, source, head)
 
 

@@ -117,7 +117,7 @@ def read_french(text: Text, asking: Asking) -> Reading:
     gone = int(cells.select(numbers.is_in(MISSING).sum()).sum_horizontal().item())
     notes = ["returns in percent divided by 100, as the library defines them"]
     if gone:
-        notes.append(f"{gone:,} returns missing by -99.99 or -999")
+        notes.append(f"{counted(gone, 'return')} missing by -99.99 or -999")
     if "RF" in block.names:
         notes.append(
             "RF is the return of Treasury bills and hardly varies: drop it if it is no asset for you"
@@ -196,8 +196,8 @@ def _cells(text: Text, number: int, line: str, block: _Block) -> list[str]:
         cells.pop()
     if len(cells) != len(block.names) + 1:
         raise ValueError(
-            f"{text.path}: line {number} has {len(cells)} cells, its header has {len(block.names) + 1}. "
-            "Complete or delete it; if it is the last line, the file was cut short."
+            f"{text.path}: line {number} has {counted(len(cells), 'cell')}, its header has "
+            f"{len(block.names) + 1}. Complete or delete it; if it is the last line, the file was cut short."
         )
     return cells
 

@@ -137,8 +137,8 @@ def _field(path: Path, num_dates: int) -> np.ndarray:
     size = path.stat().st_size
     if size < 4 or size % 4:
         raise ValueError(
-            f"{path}: has {size} bytes; float32 numbers, the first a place in the calendar, need a multiple "
-            "of 4. The file was cut short: dump it again."
+            f"{path}: has {counted(size, 'byte')}; float32 numbers, the first a place in the calendar, need "
+            "a multiple of 4. The file was cut short: dump it again."
         )
     if size > 4 * (num_dates + 1):
         raise ValueError(

@@ -83,7 +83,7 @@ class Reading:
             key = self.frame.row(row, named=True)
             value = f" = {key[self.price]:g}" if fault.kind == "bad_price" else ""
             shown.append(f"{self.unit} {self.places[row]} ({key['date']}, {key['asset']}){value}")
-        count = f" in {len(fault.rows)} rows" if len(fault.rows) > 1 else ""
+        count = f" in {counted(len(fault.rows), 'row')}" if len(fault.rows) > 1 else ""
         option = {
             "duplicate": " or say which one (duplicates; drop_live_bar for a last bar that repeats its day)",
             "bad_price": ", or say that such prices are missing (missing_prices)",

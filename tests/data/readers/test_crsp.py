@@ -60,7 +60,7 @@ def test_a_delisting_without_a_last_return_counts_alone_and_one_without_any_is_t
     alone = read(write(CRSP.replace("5,-0.2", "5,-99"))).frame
     assert alone.filter(pl.col("asset") == "10002")["ret"][-1] == pytest.approx(-0.4)
     unknown = write(CRSP.replace("574,-0.4", "574,"))
-    assert "1 delistings for performance have no DLRET" in " ".join(open_file(unknown).notes)
+    assert "1 delisting for performance without DLRET" in " ".join(open_file(unknown).notes)
     guessed = open_file(unknown, repairs=Repairs(missing_delisting=-0.3))
     assert guessed.frame.filter(pl.col("asset") == "10002")["ret"][-1] == pytest.approx(0.8 * 0.7 - 1)
     assert "given -0.3" in " ".join(guessed.repairs)
@@ -76,6 +76,9 @@ def test_the_newer_crsp_layout_is_read_and_holds_its_delistings(write: Write, ro
     assert frame["midpoint"].to_list() == [0.0, 1.0]
     monthly = "permno,mthcaldt,mthprc,mthprcflg,mthret\n14593,2024-05-31,192.25,MP,0.13\n"
     assert rows(write(monthly)) == [("2024-05-31", "14593", pytest.approx(1.13))]
+    assert "DLRET" not in " ".join(open_file(write(daily)).notes)
+    older = write(CRSP.replace("DLSTCD,DLRET", "DLSTCD,SICCD"))
+    assert "no DLRET: returns leave out what happened at a delisting" in " ".join(open_file(older).notes)
     with pytest.raises(ValueError, match="has 'DLRET' beside 'DlyRet', which holds it already"):
         read(write(daily.replace("DlyVol", "DLRET")))
 
