@@ -28,6 +28,8 @@ KNOWN = {
     "dlinear": "two linear maps of the window, of its moving average and of the rest",
     "mlp": "perceptron with two hidden layers on the window",
 }
+# Fitted on the features of a window; the others see outcomes alone.
+REGRESSIONS = ("ridge", "elastic_net", "gradient_boosting")
 # Trained by the loop of the arms, so their numbers depend on the device and on torch.
 NETWORKS = ("dlinear", "mlp")
 # Their expectation over one day is the planted signal in their own units.
@@ -142,7 +144,7 @@ def forecast_baseline(
             name,
             targets=labels,
             fold=place,
-            features=features(panel, data.features),
+            features=features(panel, data.features) if name in REGRESSIONS else None,
             feature_names=list(data.features),
             context=data.context,
             returns=returns,
