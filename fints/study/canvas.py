@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from fints.words import counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
@@ -39,6 +41,7 @@ __all__ = [
     "put_legend",
     "styled",
     "whole_axis",
+    "write_figure",
 ]
 
 WIDTH = 89 / 25.4
@@ -134,6 +137,28 @@ def new_canvas(rows: int, *, height: float, columns: int = 1) -> tuple[Canvas, l
     FigureCanvasAgg(canvas)
     panels = canvas.subplots(rows, columns, squeeze=False)
     return canvas, [axes for row in panels for axes in row]
+
+
+def write_figure(canvas: Canvas, path: Path) -> None:
+    """Write `path`.svg and `path`.png, the same bytes every time.
+
+    Layout is worked out once, at the size of type of the SVG file, and each file is then drawn once:
+    ``savefig`` draws everything twice for each.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    vector = FigureCanvasSVG(canvas)
+    canvas.dpi = 72
+    engine = canvas.get_layout_engine()
+    if engine is not None:
+        engine.execute(canvas)
+    canvas.set_layout_engine("none")
+    # Of an image inside the SVG file; writing it sets 72 again.
+    canvas.dpi = STYLE["savefig.dpi"]
+    vector.print_svg(path.with_name(f"{path.name}.svg"), metadata={"Date": None, "Creator": "fints"})
+    canvas.dpi = STYLE["savefig.dpi"]
+    FigureCanvasAgg(canvas).print_png(path.with_name(f"{path.name}.png"), metadata={"Software": None})
 
 
 def put_legend(canvas: Canvas, panels: Sequence[Axes], more: Mapping[str, Any] | None = None) -> None:

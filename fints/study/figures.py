@@ -20,6 +20,7 @@ from fints.study.canvas import (
     new_canvas,
     put_legend,
     styled,
+    write_figure,
 )
 from fints.study.mixing_figures import mixing
 from fints.study.profile_figures import gradient, similarity, training, update
@@ -56,12 +57,7 @@ def draw(analysis: Analysis, folder: Path) -> list[Figure]:
             if made is None:
                 continue
             canvas, figure = made
-            canvas.savefig(
-                folder / f"{figure.name}.svg", format="svg", metadata={"Date": None, "Creator": "fints"}
-            )
-            # One layout for both files, worked out for the first.
-            canvas.set_layout_engine("none")
-            canvas.savefig(folder / f"{figure.name}.png", format="png", metadata={"Software": None})
+            write_figure(canvas, folder / figure.name)
             drawn.append(figure)
     for stale in sorted(folder.glob("*.*")):
         if stale.stem not in {figure.name for figure in drawn} and stale.suffix in (".svg", ".png"):
