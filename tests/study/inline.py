@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from fints.study import Study, runner
+from fints.study import Study, figures, runner
 from fints.study.analysis import Analysis, analyse
 from fints.study.assemble import table_spec
 from fints.study.dataset import open_dataset
@@ -103,15 +103,24 @@ class Run:
     @staticmethod
     def replace(patch: pytest.MonkeyPatch, fault: Fault) -> None:
         """Let whatever runs a study do so in this process, without tracking."""
-        patch.setattr(runner, "Pool", type("Faulty", (Inline,), {"fault": staticmethod(fault)}))
+        Run.work_here(patch, fault)
         patch.setattr(runner, "Tracker", Untracked)
         patch.setattr(runner, "Recorder", Untracked)
+
+    @staticmethod
+    def work_here(patch: pytest.MonkeyPatch, fault: Fault = lambda cell: "") -> None:
+        """Let fits be made in this process."""
+        patch.setattr(runner, "Pool", type("Faulty", (Inline,), {"fault": staticmethod(fault)}))
 
     def analysis(self) -> Analysis:
         return analyse(table_spec(self.folder.path), self.folder.path)
 
     def report(self) -> str:
-        return write_report(self.analysis(), self.folder.path).with_suffix(".md").read_text(encoding="utf-8")
+        """Return the report's words; its pictures are composed but left blank, for drawing takes longest."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(figures, "write_figure", lambda _, path: Path(f"{path}.svg").touch())
+            page = write_report(self.analysis(), self.folder.path)
+        return page.with_suffix(".md").read_text(encoding="utf-8")
 
     def fits(self) -> pl.DataFrame:
         return pl.read_parquet(self.folder.path / "fits.parquet")
