@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,24 +15,18 @@ from fints.evaluation import coverage, crps, log_score
 from fints.study.analysis import analyse
 from fints.study.verdict import number
 
-TINY = Path(__file__).parent / "tiny.py"
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["gaussian", "student_t"])
-def test_log_score_crps_and_coverage_of_a_run_are_those_of_its_stored_forecasts(tmp_path: Path, head: str):
+def test_log_score_crps_and_coverage_of_a_run_are_those_of_its_stored_forecasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_study: Callable[..., Any], head: str
+):
     prices = tmp_path / "prices.parquet"
     simulate(num_assets=4, num_days=160, seed=3).panel.frame.write_parquet(prices)
-    command = [sys.executable, str(TINY), "run", "--preset", "smoke", "--workers", "1"]
-    command += ["--data", str(prices), "--root", str(tmp_path)]
-    command += ["--set", f"model.head={head}", "--set", "training.loss=nll"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
-    folder = next((tmp_path / "tiny").iterdir())
-    spec = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    run = run_study(monkeypatch, tmp_path, prices, changes={"model.head": head, "training.loss": "nll"})
+    assert run.outcome.failures == []
+    folder, analysis, report = run.folder.path, run.analysis(), run.report()
     stored = pl.read_parquet(folder / "forecasts.parquet")
-    analysis = analyse(spec, folder)
-    report = (folder / "report.md").read_text(encoding="utf-8")
     for arm in analysis.arms.iter_rows(named=True):
         parts = [stored.filter(arm=arm["arm"], fold=fold).drop("arm", "fold", "seed") for fold in (0, 1)]
         scores = [log_score(part) for part in parts]

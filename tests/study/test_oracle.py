@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -27,14 +29,15 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(root: Path, *more: str) -> tuple[dict, Path, str]:
+def run(root: Path) -> tuple[dict, Path, str]:
+    """A run as a user starts it: the worker, a process of its own, finds the signal of the dataset."""
     command = [sys.executable, str(TINY), "run", "--preset", "smoke", "--data", "planted", "--workers", "1"]
     said = subprocess.run(
-        [*command, *more],
+        command,
         env={**os.environ, "FINTS_HOME": str(root)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         check=False,
     )
     assert said.returncode == 0, said.stdout + said.stderr
@@ -65,9 +68,13 @@ def test_the_report_shows_the_share_of_the_oracle_that_each_arm_recovers(planted
 
 
 @pytest.mark.slow
-def test_where_the_signal_is_not_the_expectation_of_the_target_the_report_says_so(planted: Path) -> None:
-    spec, folder, report = run(planted, "--set", "data.target=cross_sectional")
-    assert spec["simulated"] is True
-    assert "oracle" not in set(pl.read_parquet(folder / "baselines.parquet")["baseline"])
-    assert "The oracle is not shown" in report
-    assert not (folder / "figures" / "oracle.svg").exists()
+def test_where_the_signal_is_not_the_expectation_of_the_target_the_report_says_so(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_study: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("FINTS_HOME", str(planted))
+    made = run_study(monkeypatch, tmp_path, "planted", changes={"data.target": "cross_sectional"})
+    assert made.outcome.failures == []
+    assert made.plan.spec()["simulated"] is True
+    assert "oracle" not in set(pl.read_parquet(made.folder.path / "baselines.parquet")["baseline"])
+    assert "The oracle is not shown" in made.report()
+    assert not (made.folder.path / "figures" / "oracle.svg").exists()
