@@ -10,6 +10,7 @@ schemes. Prints one line a mutant and `killed/planted`; exit code 0 only if all 
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import importlib
 import json
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent
@@ -53,6 +55,11 @@ def copy_of_the_package(folder: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", folder)
 
 
+def compiled(folder: Path) -> None:
+    """Compile the copy once; a file is compiled again where its bytes, not its date, are other ones."""
+    compileall.compile_dir(folder / "fints", quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+
+
 class Tester:
     """Runs tests of the copy in `folder`, which comes first on the path."""
 
@@ -61,6 +68,8 @@ class Tester:
             **os.environ,
             # Options for the tests of the house are unknown in the copy, which has no conftest.
             "PYTEST_ADDOPTS": "",
+            # No plugin but the one that pyproject.toml has a setting of: each fork would load them all.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": str(folder),
             "OMP_NUM_THREADS": "1",
@@ -81,7 +90,8 @@ class Tester:
         """Return pytest's exit code and what it printed."""
         assert self.server.stdin is not None
         assert self.server.stdout is not None
-        request = {"arguments": ["-q", "-p", "no:cacheprovider", *tests], "output": str(self.output)}
+        options = ["-q", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+        request = {"arguments": [*options, *tests], "output": str(self.output)}
         self.server.stdin.write(json.dumps(request) + "\n")
         self.server.stdin.flush()
         answer = self.server.stdout.readline()
@@ -139,6 +149,7 @@ def survivors(mutants: tuple[Mutant, ...] = MUTANTS) -> list[Mutant]:
             raise RuntimeError(
                 f"the tests would import fints from {imported_from(folder)}, not from the copy."
             )
+        compiled(folder)
         with contextlib.closing(Tester(folder)) as tester:
             code, said = tester.run(sorted({mutant.test for mutant in mutants}))
             if code != 0:
@@ -149,7 +160,7 @@ def survivors(mutants: tuple[Mutant, ...] = MUTANTS) -> list[Mutant]:
                 (folder / mutant.file).write_text(source)
                 # 1 is "tests failed"; any other code says that they did not run as they should.
                 if code not in (0, 1) or (code == 1 and " failed" not in said):
-                    raise RuntimeError(f"the tests did not run on {mutant.mistake!r}:\n{said}")
+                    raise RuntimeError(f"the tests did not run on {mutant.mistake!r} (code {code}):\n{said}")
                 if code == 0:
                     alive.append(mutant)
                 print(f"{'killed' if code else 'ALIVE '}  {mutant.mistake}", flush=True)
