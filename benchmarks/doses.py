@@ -2,7 +2,7 @@
 
     python benchmarks/doses.py [--reliefs NAME,...] [--scheme post_norm] [--depth 16] [--rate 7e-4]
                                [--steps 400] [--batch 32] [--width 32] [--context 24] [--r2 0.2]
-                               [--panels 2] [--optimizer adamw] [--keep FILE]
+                               [--panels 2] [--largest] [--optimizer adamw] [--keep FILE]
 
 A relief carries a verdict only if its manipulation check passes: in the deep network, over training, a
 mediator it aims at moves by at least 50 % and those of every other cause by less than 10 %. This trains
@@ -47,11 +47,12 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rate", type=float, default=7e-4)
     parser.add_argument("--r2", type=float, default=0.2, help="of the oracle")
-    parser.add_argument("--panels", type=int, default=2, help="how many, at least 2")
+    parser.add_argument("--panels", type=int, default=2, help="how many; one alone tells nothing of chance")
+    parser.add_argument("--largest", action="store_true", help="the largest dose of each alone, no placebos")
     parser.add_argument("--keep", type=Path, help="a file of fits, one JSON line each")
     asked = parser.parse_args()
-    if asked.panels < 2:
-        parser.error("what chance moves needs at least 2 panels.")
+    if asked.panels < 1:
+        parser.error(f"--panels must be at least 1; got {asked.panels}.")
     unknown = sorted(set(asked.reliefs) - set(RELIEFS))
     if unknown:
         parser.error(f"unknown relief {unknown[0]}; choose of {', '.join(RELIEFS)}.")
@@ -80,9 +81,9 @@ def main() -> int:
     arms: dict[tuple[str, float], tuple[Experiment, str]] = {("none", 0.0): (base, "")}
     for name in asked.reliefs:
         relief = RELIEFS[name]
-        for dose in relief.doses:
+        for dose in relief.doses[-1:] if asked.largest else relief.doses:
             arms[name, dose] = (override(base, changes(name, dose)), relief.cause)
-        if relief.placebo is not None:
+        if relief.placebo is not None and not asked.largest:
             dose = max(relief.doses)
             arms[relief.placebo, dose] = (override(base, changes(relief.placebo, dose)), relief.cause)
     panels = list(range(FIRST_PANEL, FIRST_PANEL + asked.panels))
@@ -99,8 +100,11 @@ def main() -> int:
     plain = fits["none", 0.0]
     before = mean_mediators(plain, plain.table, panels)
     half = len(panels) // 2
-    halves = [mean_mediators(plain, plain.table, part) for part in (panels[:half], panels[half:])]
-    _row("chance alone", None, manipulation_check(*halves, cause="noise").moves, names, plain, "")
+    if half:
+        halves = [mean_mediators(plain, plain.table, part) for part in (panels[:half], panels[half:])]
+        _row("chance alone", None, manipulation_check(*halves, cause="noise").moves, names, plain, "")
+    else:
+        _row("none", None, {}, names, plain, "")
     for (name, dose), (_, cause) in arms.items():
         if name == "none":
             continue

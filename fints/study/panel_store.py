@@ -46,7 +46,7 @@ def committed(beside: Path, preset: str) -> dict[str, dict[str, Any]]:
     folder = beside.parent / RESULTS / beside.stem / preset
     if not (folder / FITS).is_file():
         return {}
-    found = {
+    found: dict[str, dict[str, Any]] = {
         row["design"]: {"result": {**row, "point": json.loads(row["point"])}, "rows": []}
         for row in pl.read_parquet(folder / FITS).iter_rows(named=True)
     }

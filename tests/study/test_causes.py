@@ -179,6 +179,7 @@ def test_the_start_of_training_is_no_part_of_a_check() -> None:
     assert moves == pytest.approx(cell(fits).checks["gradient"].moves)
 
 
+@pytest.mark.slow
 def test_the_figures_of_an_answer_are_there_and_the_same_twice(tmp_path: Path) -> None:
     fits = made_up(study(), {"gradient_equaliser": 0.9}, moved=WORKS)
     contents = []

@@ -119,6 +119,7 @@ def run(made: PanelPlan, root: Path, known: dict[str, Any] | None = None) -> tup
         return run_panels(made, folder, report, workers=1, known=known or {}), folder
 
 
+@pytest.mark.slow
 def test_an_arm_is_tuned_before_it_is_judged_and_a_fault_is_tried_again(
     inline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
