@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import itertools
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from fints.study import cli, panel_cli
+from fints.study.panel_design import PanelStudy
+from fints.study.panel_plan import make_panel_plan
 from fints.study.plan import make_plan
 
 STUDIES = sorted((Path(__file__).resolve().parent.parent / "studies").glob("*.py"))
@@ -64,11 +65,16 @@ def test_a_study_says_what_it_asks_and_what_would_refute_it(path: Path) -> None:
 
 
 @each_study
-def test_a_study_can_be_planned_and_planning_writes_nothing(path: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(path), "plan", "--preset", "standard", "--root", str(tmp_path)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert told.returncode == 0, told.stderr
-    assert "in all" in told.stdout
+def test_a_study_can_be_planned_and_planning_writes_nothing(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = runpy.run_path(str(path))["STUDY"]
+    main = panel_cli.main if isinstance(study, PanelStudy) else cli.main
+    with pytest.raises(SystemExit) as ended:
+        main(study, ["plan", "--preset", "standard", "--root", str(tmp_path)], file=path)
+    told = capsys.readouterr()
+    assert ended.value.code == 0, told.err
+    assert "in all" in told.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -76,6 +82,8 @@ def test_a_study_can_be_planned_and_planning_writes_nothing(path: Path, tmp_path
 @pytest.mark.parametrize("preset", ["smoke", "quick", "full"])
 def test_a_study_fits_its_data_at_every_size(path: Path, preset: str) -> None:
     module = runpy.run_path(str(path))
-    plan = make_plan(module["STUDY"], name=path.stem, docstring=module["__doc__"], preset=preset)
+    study = module["STUDY"]
+    make = make_panel_plan if isinstance(study, PanelStudy) else make_plan
+    plan = make(study, name=path.stem, docstring=module["__doc__"], preset=preset)
     assert sum(plan.num_fits().values()) > 0
     assert plan.spec()["claim"] == {"smoke": "none", "quick": "exploratory"}.get(preset, "exploratory")
