@@ -13,7 +13,6 @@ from fints.study.baselines import NETWORKS, SOURCES
 from fints.study.cells import FINISHED
 from fints.study.dataset import Dataset, open_dataset
 from fints.study.design import DEFAULT_BASELINES, Arm, Contrast, Study
-from fints.study.estimates import fit_seconds
 from fints.study.fingerprint import (
     AFFECTS_BASELINES,
     device_type,
@@ -22,6 +21,7 @@ from fints.study.fingerprint import (
     torch_version,
 )
 from fints.study.fits import Cell
+from fints.study.planned import choose, fit_of_an_arm
 
 __all__ = ["Plan", "loss_or_infinity", "make_plan"]
 
@@ -71,11 +71,9 @@ class Plan:
 
     def baseline_cells(self) -> list[Cell]:
         """Return one cell a fold and baseline; they are no fits of an arm, so counted apart."""
-        base = Arm(name="baselines", levels={}, experiment=self.study.base)
+        until = None if self.dataset.until is None else self.dataset.until.isoformat()
         return [
-            self._cell(base, "baseline", fold, 0, {"baseline": name})
-            for name in self.study.baselines
-            for fold in self.folds
+            self._baseline_cell(fold, name, until) for name in self.study.baselines for fold in self.folds
         ]
 
     def choose(self, arm: Arm, losses: Mapping[str, float]) -> dict[str, Any]:
@@ -88,12 +86,7 @@ class Plan:
         losses : mapping
             Key of each tuning cell to its validation loss, infinite if it diverged.
         """
-        totals: dict[str, tuple[float, dict[str, Any]]] = {}
-        for cell in self.tuning_cells(arm):
-            name = fingerprint(cell.point)
-            total = totals.get(name, (0.0, cell.point))[0]
-            totals[name] = (total + losses[cell.key], cell.point)
-        return min(totals.values(), key=lambda entry: entry[0])[1]
+        return choose(self.tuning_cells(arm), losses)
 
     def num_fits(self) -> dict[str, int]:
         """Return the number of tuning and of final fits."""
@@ -151,36 +144,45 @@ class Plan:
         }
 
     def _cell(self, arm: Arm, role: str, fold: Mapping[str, Any], seed: int, point: dict[str, Any]) -> Cell:
-        baseline = str(point["baseline"]) if role == "baseline" else ""
-        experiment = override(arm.experiment, {} if baseline else point)
-        dates = {name: list(fold[name]) for name in ("train", "validation", "test")}
-        until = self.dataset.until
-        sources, trained = self.sources, True
-        if baseline:
-            entries = (*AFFECTS_BASELINES, *SOURCES.get(baseline, ()))
-            sources = sources_hash(entries=entries) + self.dataset.signal_checksum
-            trained = baseline in NETWORKS
-        key = fit_key(
-            experiment,
-            role=baseline or role,
-            fold=dates,
+        until = None if self.dataset.until is None else self.dataset.until.isoformat()
+        return fit_of_an_arm(
+            arm.experiment,
+            point,
+            arm=arm.name,
+            role=role,
+            fold=fold,
             seed=seed,
             checksum=self.dataset.checksum,
-            until=None if until is None else until.isoformat(),
-            sources=sources,
+            until=until,
+            sources=self.sources,
+            torch=torch_version(),
+        )
+
+    def _baseline_cell(self, fold: Mapping[str, Any], baseline: str, until: str | None) -> Cell:
+        experiment = self.study.base
+        dates = {name: list(fold[name]) for name in ("train", "validation", "test")}
+        entries = (*AFFECTS_BASELINES, *SOURCES.get(baseline, ()))
+        trained = baseline in NETWORKS
+        key = fit_key(
+            experiment,
+            role=baseline,
+            fold=dates,
+            seed=0,
+            checksum=self.dataset.checksum,
+            until=until,
+            sources=sources_hash(entries=entries) + self.dataset.signal_checksum,
             device=device_type(experiment.training.device) if trained else "",
             torch=torch_version() if trained else "",
         )
         return Cell(
             key=key,
-            arm=arm.name,
-            role=role,
+            arm="baselines",
+            role="baseline",
             fold=int(fold["index"]),
-            seed=seed,
-            point=point,
+            seed=0,
+            point={"baseline": baseline},
             dates=dates,
             experiment=experiment.to_dict(),
-            seconds=0.0 if baseline else fit_seconds(experiment),
         )
 
 
