@@ -6,6 +6,7 @@ import logging
 import os
 from pathlib import Path
 
+from fints.study.addresses import one_line, without_secrets
 from fints.study.embedded import check_database
 
 __all__ = ["NO_PATIENCE", "check_tracker", "quiet"]
@@ -45,10 +46,10 @@ def check_tracker(root: Path, uri: str | None) -> None:
             _check_address(uri)
         MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
     except Exception as error:  # of MLflow, its drivers and the network, which share no base
-        line = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
+        line = one_line(error, uri)
         raise ValueError(
-            f"--tracking-uri {uri} must be an MLflow server or store that answers, and does not ({line}): "
-            "start it, or leave the option out to track under the root."
+            f"--tracking-uri {without_secrets(uri)} must be an MLflow server or store that answers, and does "
+            f"not ({line}): start it, or leave the option out to track under the root."
         ) from error
     finally:
         for name, value in before.items():
@@ -70,4 +71,6 @@ def quiet() -> None:
     """Let MLflow and its tables say nothing of their own to the user, and nothing to anybody else."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    # It would print two lines a run that ends.
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -1,0 +1,32 @@
+"""Passwords in addresses are told to nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from fints.study.addresses import one_line, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("postgresql+psycopg://u:s3cr%40t@db:5432/x", "postgresql+psycopg://u:***@db:5432/x"),
+        ("http://u:s3cret@host:5000/a", "http://u:***@host:5000/a"),
+        ("postgresql://:s3cret@h/x", "postgresql://:***@h/x"),
+        ("postgresql://h/x?user=u&password=s3cret&a=b", "postgresql://h/x?user=u&password=***&a=b"),
+        ("see http://a:s3cret@b, and http://c", "see http://a:***@b, and http://c"),
+        ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a:b@c.db"),
+        ("http://127.0.0.1:5000/#/x@y", "http://127.0.0.1:5000/#/x@y"),
+        ("postgresql+psycopg://u@db/x", "postgresql+psycopg://u@db/x"),
+    ],
+)
+def test_a_password_is_three_stars_and_the_rest_stays(text: str, told: str) -> None:
+    assert without_secrets(text) == told
+    assert without_secrets(told) == told
+
+
+def test_a_driver_that_quotes_the_password_elsewhere_is_not_repeated() -> None:
+    address = "postgresql+psycopg://u:s3cr%40t@db/x"
+    error = OSError("cannot connect: password='s3cr@t' host=db\nand user=u password=s3cr@t")
+    told = one_line(error, address)
+    assert told == "cannot connect: password='***' host=db"
