@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import runpy
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +286,23 @@ def _history(arm: dict[str, Any], fold: int, seed: int, strength: float) -> list
         }
         for step in range(50, 301, 50)
     ]
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One PostgreSQL server for all tests of a process (`Postgres` of servers.py)."""
+    servers = runpy.run_path(str(Path(__file__).parent / "servers.py"))
+    if servers["postgres_programs"]() is None:
+        pytest.skip("PostgreSQL is not installed")
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    server = servers["Postgres"](tmp_path_factory.mktemp("postgres") / "server")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database, of each kind that a study can be shared by."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'shared.db'}"
+    return str(request.getfixturevalue("postgres").url(f"test_{uuid.uuid4().hex[:12]}"))
