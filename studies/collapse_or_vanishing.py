@@ -41,7 +41,8 @@ differences to every rival and to its placebo are above 0; "several causes", "no
 "undecided, needs N more panels" are verdicts too. Noise dominates only if it also does after every forecast
 got its best scalar, chosen on validation days: a relief that merely shrinks gains nothing. A relief carries
 a verdict only if its manipulation check passes: in the deep network, over training, one of the mediators it
-aims at moved by at least 50 % and every other cause's by less than 10 %.
+aims at moved by at least 50 % and every other cause's by less than 10 %. Each of the four cells is a
+question of its own, so nothing is adjusted for their number.
 
 What would refute it
 --------------------
@@ -187,7 +188,13 @@ STUDY = PanelStudy(
             panels=tuple(range(180, 188)),
         ),
         "full": PanelPreset(
-            changes={"training.batch_size": 64, "training.steps": 3000, "training.evaluate_every": 3000},
+            changes={
+                "training.batch_size": 64,
+                "training.steps": 3000,
+                "training.evaluate_every": 3000,
+                "training.profile_every": 1500,
+                "training.device": "auto",
+            },
             levels=PRIMARY,
             panels=tuple(range(120, 152)),
             tuning=PanelTuning(space={"training.learning_rate": RATES}, panels=(92, 93)),

@@ -13,6 +13,7 @@ from fints.study.canvas import (
     GREY,
     MARKERS,
     Figure,
+    line_style,
     log_axis,
     new_canvas,
     put_legend,
@@ -76,8 +77,10 @@ def _penalties(study: PanelStudy, cells: Sequence[CauseCell]) -> Made:
             )
     for place, cell in enumerate(cells):
         smallest = PERCENT * study.settings["smallest"][cell.tier]
-        label = "smallest of interest" if place == 0 else None
-        axes.plot([smallest] * 2, [place - 0.4, place + 0.4], color=GREY, linestyle="--", label=label)
+        ends = [place - 0.4, place + 0.4]
+        line = axes.plot([smallest] * 2, ends, color=GREY, linestyle="--")
+        if place == 0:
+            line[0].set_label("smallest of interest")
     _by_row(axes, [cell.name for cell in cells])
     axes.axvline(0, color="black", linewidth=0.7)
     axes.set_xlabel(f"depth penalty ({UNIT})")
@@ -102,7 +105,7 @@ def _by_depth(cells: Sequence[CauseCell]) -> Made:
         for style, cell in enumerate(one for one in cells if one.tier == tier):
             found = {float(depth): interval(values) for depth, values in cell.by_depth.items()}
             means = [PERCENT * mean for mean, _, _ in found.values()]
-            axes.plot(list(found), means, color=COLOURS[style], marker=MARKERS[style], label=cell.scheme)
+            axes.plot(list(found), means, label=cell.scheme, **line_style(style))
             for depth, (_, low, high) in found.items():
                 axes.plot([depth] * 2, [PERCENT * low, PERCENT * high], color=COLOURS[style], linewidth=0.8)
         axes.axhline(0, color="black", linewidth=0.7)
@@ -151,30 +154,34 @@ def _two_by_two(study: PanelStudy, cells: Sequence[CauseCell]) -> Made:
     levels = ("none", gradient, representation, both)
     if not cells or any(level not in cells[0].relieved for level in levels):
         return None
-    canvas, panels = new_canvas(1, height=2.1, columns=len(cells))
-    for axes, cell in zip(panels, cells, strict=True):
+    lines = -(-len(cells) // 2)
+    canvas, panels = new_canvas(lines, height=0.8 + 1.5 * lines, columns=min(2, len(cells)))
+    for place, axes in enumerate(panels):
+        if place >= len(cells):
+            axes.set_visible(False)
+            continue
+        cell = cells[place]
         for style, (label, pair) in enumerate(
             (("plain gradients", (levels[0], levels[2])), ("gradients equalised", (levels[1], levels[3])))
         ):
             found = [interval(cell.relieved[str(level)]) for level in pair]
             means = [PERCENT * mean for mean, _, _ in found]
-            axes.plot((0, 1), means, color=COLOURS[style], marker=MARKERS[style], label=label)
-            for place, (_, low, high) in enumerate(found):
-                axes.plot(
-                    [place + 0.04 * (style - 0.5)] * 2,
-                    [PERCENT * low, PERCENT * high],
-                    color=COLOURS[style],
-                    linewidth=0.8,
-                )
+            axes.plot((0, 1), means, label=label, **line_style(style))
+            for end, (_, low, high) in enumerate(found):
+                where = [end + 0.04 * (style - 0.5)] * 2
+                axes.plot(where, [PERCENT * low, PERCENT * high], color=COLOURS[style], linewidth=0.8)
         axes.axhline(0, color="black", linewidth=0.7)
-        axes.set_xticks((0, 1), ("tokens\nas they are", "decorrelated"))
+        axes.set_xticks((0, 1), ("plain", "decorrelated"))
         axes.set_xlim(-0.3, 1.3)
-        axes.set_title(cell.name.replace(", ", "\n"))
-    panels[0].set_ylabel(f"depth penalty\n({UNIT})")
+        axes.set_title(cell.name)
+        if place % 2 == 0:
+            axes.set_ylabel("depth penalty (%)")
+        if place >= len(cells) - 2:
+            axes.set_xlabel("tokens and increments")
     put_legend(canvas, panels[:1])
     return canvas, Figure(
         name="two_by_two",
-        caption="The depth penalty with neither, one and both of the reliefs of gradients and of "
+        caption=f"The depth penalty ({UNIT}) with neither, one and both of the reliefs of gradients and of "
         "representations. Parallel lines: the two act apart. Bars: 95 % intervals over panels.",
         alt="Depth penalty with neither, one and both of two reliefs, by scheme and tier",
     )

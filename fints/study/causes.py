@@ -95,13 +95,15 @@ def cause_cells(study: PanelStudy, fits: Fits) -> list[CauseCell]:
     smallest        tier -> the smallest penalty of interest, in the unit of the excess
     ==============  ==========================================================================
     """
-    arms = {
-        (*(arm.levels[f] for f in CELL), arm.levels[DEPTH], arm.levels[RELIEF]): arm for arm in study.arms()
-    }
+    arms = study.arms()
     found = []
     for scheme in study.factors["residual"]:
         for tier in study.factors["tier"]:
-            own = {key[2:]: arm for key, arm in arms.items() if key[:2] == (scheme, tier)}
+            own = {
+                (arm.levels[DEPTH], arm.levels[RELIEF]): arm
+                for arm in arms
+                if [arm.levels[factor] for factor in CELL] == [scheme, tier]
+            }
             cell = _cell(study, fits, scheme, tier, own)
             if cell is not None:
                 found.append(cell)

@@ -35,6 +35,7 @@ def by_measure(rows):
     return found
 
 
+@pytest.mark.slow
 def test_rows_are_the_mediators_under_the_steering_and_the_profile_beside(batch):
     model = network()
     steering = intervene(model, {"gradient_equaliser": {"dose": 1.0}}, seed=0)

@@ -11,7 +11,7 @@ import pytest
 
 from fints.config import Experiment, override
 from fints.data import simulate
-from fints.diagnostics import mediators
+from fints.diagnostics import MEDIATORS
 from fints.evaluation import share_of_oracle
 from fints.forecaster import Forecaster
 from fints.study.panel_cells import Days, PanelFit
@@ -83,12 +83,14 @@ def mean_square(values: pl.Series) -> float:
     return float((values.to_numpy() ** 2).mean())
 
 
+@pytest.mark.slow
 def test_the_forecaster_and_the_study_train_the_same_network(fitted: Any, judged: Any) -> None:
     test = judged["test"].rename({"signal": "oracle"})
     assert fitted[0]["share_of_oracle"] == pytest.approx(share_of_oracle(test), rel=1e-5)
     assert len(test) == 4 * DAYS.test
 
 
+@pytest.mark.slow
 def test_the_excess_is_what_a_network_loses_to_the_oracle_on_the_same_windows(
     fitted: Any, judged: Any
 ) -> None:
@@ -105,6 +107,7 @@ def test_the_excess_is_what_a_network_loses_to_the_oracle_on_the_same_windows(
     assert found["validation_loss"] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_scalar_of_the_calibration_comes_from_validation_outcomes(fitted: Any, judged: Any) -> None:
     p, r = (judged["validation"][name].to_numpy() for name in ("forecast", "realised"))
     scalar = (p @ r) / (p @ p)
@@ -131,9 +134,10 @@ def test_no_outcome_of_one_part_falls_into_the_next() -> None:
     assert place[spans["test"][1]] + 1 == DAYS.total - 1
 
 
+@pytest.mark.slow
 def test_what_is_watched_is_there_at_the_start_and_at_every_moment(fitted: Any) -> None:
     rows = pl.DataFrame(fitted[1], infer_schema_length=None)
-    names = {name for own in mediators.__globals__["MEDIATORS"].values() for name in own} - {"train_test_gap"}
+    names = {name for own in MEDIATORS.values() for name in own} - {"train_test_gap"}
     for step in (0, 6, 12):
         here = set(rows.filter(pl.col("step") == step)["measure"])
         assert names - here == ({"step_output_change"} if step == 0 else set())

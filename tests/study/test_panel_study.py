@@ -162,6 +162,7 @@ def test_an_arm_is_tuned_before_it_is_judged_and_a_fault_is_tried_again(
     assert "this run states no question beforehand" in pages[0]
 
 
+@pytest.mark.slow
 def test_a_fit_that_fails_for_good_leaves_the_rest(inline: Any, tmp_path: Path, monkeypatch: Any) -> None:
     made = plan("smoke")
     lost = made.tuning_fits(made.arms[0])[1]
