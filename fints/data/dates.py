@@ -20,10 +20,18 @@ FORMS = {
         r"(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})[ T](?P<time>\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)"
     ),
     "YYYY/MM/DD": r"(?P<y>\d{4})/(?P<m>\d{1,2})/(?P<d>\d{1,2})",
-    "YYYYMMDD": r"(?P<y>\d{4})(?P<m>\d{2})(?P<d>\d{2})",
+    # A column of numbers with a gap is written with a point and a zero.
+    "YYYYMMDD": r"(?P<y>\d{4})(?P<m>\d{2})(?P<d>\d{2})(?:\.0+)?",
     "DD.MM.YYYY": r"(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})",
     "DD-Mon-YYYY": r"(?P<d>\d{1,2})(?P<gap>[- ]?)(?P<mon>[A-Za-z]{3})(?P=gap)(?P<y>\d{4})",
     "MM/DD/YYYY or DD/MM/YYYY": r"(?P<one>\d{1,2})[/-](?P<two>\d{1,2})[/-](?P<y>\d{4})",
+    # As Excel saves days that had a time of 0:00.
+    "DD.MM.YYYY with time": (
+        r"(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4}) (?P<time>\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)"
+    ),
+    "MM/DD/YYYY with time or DD/MM/YYYY with time": (
+        r"(?P<one>\d{1,2})/(?P<two>\d{1,2})/(?P<y>\d{4}) (?P<time>\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)"
+    ),
 }
 # Read only where the caller has said how.
 ON_REQUEST = {
@@ -36,6 +44,8 @@ ON_REQUEST = {
     "DD-Mon-YY": r"(?P<d>\d{1,2})(?P<gap>[- ])(?P<mon>[A-Za-z]{3})(?P=gap)(?P<yy>\d{2})",
     "MM/DD/YY or DD/MM/YY": r"(?P<one>\d{1,2})[/-](?P<two>\d{1,2})[/-](?P<yy>\d{2})",
 }
+# No market is older, and 9999 stands for no date at all.
+YEARS = (1700, 2200)
 EXCEL_ZERO = dt.date(1899, 12, 30)
 # Excel believes in 29 February 1900 (serial 60): only later serials are certain.
 FIRST_CERTAIN_SERIAL = 61
@@ -144,6 +154,8 @@ def parse_dates(
                 f"{zone}. Say in which zone days count (time_zone), or aggregate to days."
             )
         return cells.dt.date(), f"stamps, days in {zone}"
+    if cells.dtype.is_float() and (cells.is_finite() & (cells == cells.floor())).all():
+        cells = cells.cast(pl.Int64)
     if not (cells.dtype.is_integer() or cells.dtype == pl.String):
         return cells, str(cells.dtype)
     texts = cells.cast(pl.String)
@@ -183,7 +195,7 @@ def parse_periods(path: Path, cells: pl.Series, places: pl.Series, unit: str) ->
     ValueError
         If a cell is none of these or the cells are of more than one kind, with file, line, value and remedy.
     """
-    texts = cells.cast(pl.String).str.strip_chars()
+    texts = cells.cast(pl.String).str.strip_chars().str.replace(r"\.0+$", "")
     kinds = {4: "YYYY", 5: "YYYYQ", 6: "YYYYMM", 8: "YYYYMMDD"}
     first = texts[0] or ""
     kind = kinds.get(len(first))
@@ -207,7 +219,7 @@ def _period_end(text: str) -> dt.date | None:
     if not (text.isascii() and text.isdigit()):
         return None
     year = int(text[:4])
-    if not 1700 <= year <= 2200:
+    if not YEARS[0] <= year <= YEARS[1]:
         return None
     try:
         if len(text) == 8:
@@ -284,6 +296,9 @@ def _day(match: re.Match[str], form: str, rules: DateRules, refuse: Refusal) -> 
     if "mon" in part:
         known = part["mon"].lower() in MONTHS
         part["m"] = str(MONTHS.index(part["mon"].lower()) + 1) if known else "0"
+    if not YEARS[0] <= int(part["y"]) <= YEARS[1]:
+        found = f"has the year {int(part['y'])}, none from {YEARS[0]} to {YEARS[1]}"
+        raise refuse(match[0], found, "Write years in full, and leave out rows that stand for no date")
     try:
         return dt.date(int(part["y"]), int(part["m"]), int(part["d"]))
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import polars as pl
@@ -43,6 +44,7 @@ def inspect(panel: Panel) -> list[Finding]:
         *_splits(traded),
         *_units(panel, traded),
         *_alike_names(panel),
+        *_repeated_names(panel),
         *_stale(traded),
         *filled_holidays(traded),
         *_live_bar(panel),
@@ -175,6 +177,25 @@ def _percent(panel: Panel, traded: pl.DataFrame, column: str) -> list[Finding]:
         if isinstance(size, float) and size > PERCENT_MEDIAN:
             said = f"{column!r} has median absolute value {size:.3g}"
     return [Finding("warning", "percent", f"{said}: percent? Divide it by 100.")] if said else []
+
+
+def _repeated_names(panel: Panel) -> list[Finding]:
+    """Find assets named as pandas names a column that stood twice: X.1 beside X."""
+    numbered = [re.fullmatch(r"(.+)\.\d+", asset) for asset in panel.assets]
+    known = set(panel.assets)
+    again = [match for match in numbered if match is not None and match[1] in known]
+    if not again:
+        return []
+    shown = ", ".join(f"{match[0]!r} beside {match[1]!r}" for match in again[:3])
+    more = f" and {len(again) - 3} more" if len(again) > 3 else ""
+    return [
+        Finding(
+            "warning",
+            "repeated_names",
+            f"assets named as pandas names a column that stood twice: {shown}{more}: one asset twice? Leave "
+            "out the repeated column (drop), or give it a name of its own.",
+        )
+    ]
 
 
 def _alike_names(panel: Panel) -> list[Finding]:

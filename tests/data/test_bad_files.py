@@ -20,6 +20,15 @@ BAD_TEXTS = {
     "blank": ("  \n\n ", "is empty"),
     "header alone": (HEAD, "a header but no row"),
     "quota message": ("Exceeded the daily hits limit", "first line must be a header.*Exceeded the daily"),
+    "json": ('{"date": ["2001-02-13"], "close": [1]}', "is JSON, which is not read"),
+    "separator told to excel": ("sep=;\n" + HEAD.replace(",", ";"), "Excel what separates.*Delete that line"),
+    "stooq knows no such symbol": ("No data", "Stooq's answer for a symbol that it does not have"),
+    "year padded with zeros": (HEAD + "0021-02-13,A,1\n", "'0021-02-13' has the year 21, none from 1700"),
+    "year of no date": (HEAD + GOOD + "9999-12-31,A,1\n", "line 3: the date '9999-12-31' has the year 9999"),
+    "currency": (HEAD + GOOD + "2001-02-14,A,$1.5\n", "line 3.*'\\$1.5' is not a number.*without currency"),
+    "brackets": (HEAD + "2001-02-14,A,(1.5)\n", "'\\(1.5\\)' is not a number.*brackets"),
+    "long minus": (HEAD + "2001-02-14,A,\u22121.5\n", "is not a number.*or a long minus"),
+    "narrow blank": (HEAD + "2001-02-14,A,1\u202f234\n", "is not a number.*blanks"),
     "web page": ("<!DOCTYPE html>\n<html>", "is a web page"),
     "misspelt price": ("date,asset,clsoe\n" + GOOD, "needs a price column 'close'.*Is it 'clsoe'"),
     "misspelt asset": ("date,assett,close\n" + GOOD, "no asset column; is it 'assett'"),
@@ -90,7 +99,8 @@ BAD_BYTES = {
     "cut.csv.gz": (gzip.compress((HEAD + GOOD * 99).encode())[:40], "damaged or cut short"),
     "text.parquet": (b"date,asset", "not a readable parquet"),
     "cut.parquet": (b"PAR1\x00\x00", "not a readable parquet"),
-    "nul.csv": (b"\x00\x01\x02\x03", "first line must be a header"),
+    "nul.csv": (b"\x00\x01\x02\x03", "holds bytes of zero"),
+    "utf16 without mark.csv": ((HEAD + GOOD).encode("utf-16-le"), "UTF-16 without its mark"),
 }
 
 

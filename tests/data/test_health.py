@@ -159,6 +159,11 @@ def test_names_that_differ_only_by_case_or_blanks_are_warned_of_by_name() -> Non
     assert "alike_names" not in found(named("ABC", "ABCD", "X-Y"))
 
 
+def test_a_column_that_pandas_renamed_is_warned_of_as_one_asset_twice() -> None:
+    assert "'AAPL.1' beside 'AAPL'" in found(named("AAPL", "AAPL.1", "X.2"))["repeated_names"]
+    assert "repeated_names" not in found(named("A.B", "A", "X.2"))
+
+
 def test_dates_still_to_come_are_warned_of_but_not_the_day_after_today() -> None:
     panel = named("A", "B")
     last = panel.dates[-1]

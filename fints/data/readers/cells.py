@@ -15,6 +15,8 @@ __all__ = ["MISSING", "keyed", "numbers"]
 MISSING = ("na", "n/a", "nan", "null", "none", "#n/a")
 DECIMAL_COMMA = r"^[+-]?\d+,\d+$"
 DECIMAL_POINT = r"^[+-]?\d+\.\d+$"
+# Numbers as they are typeset: (1.5), $1.5, 1.5 EUR, with narrow blanks or the minus of mathematics.
+DRESSED = r"[(\[]?[+\-\u2212]?\s*([$€£¥]|[A-Z]{3})?\s*[+\-\u2212]?[\d.,'_\s]+\s*([$€£¥]|[A-Z]{3})?[)\]]?"
 
 
 def numbers(
@@ -123,6 +125,8 @@ def _refuse(table: Table, column: str, place: int) -> None:
     remedy = "Leave the cell empty if the value is missing; drop a column of text"
     if re.fullmatch(r"[+-]?[\d.,' ]+", value):
         remedy = "Write plain decimals such as 1234.5, with one decimal sign and no thousands separators"
+    elif re.search(r"\d", value) and re.fullmatch(DRESSED, value):
+        remedy = "Write plain decimals such as -1234.5, without currency, brackets, blanks or a long minus"
     elif value.endswith("%"):
         remedy = "Write decimals, 0.01 for 1 %"
     elif re.fullmatch(r"[A-Z]", value):

@@ -248,5 +248,6 @@ def _with_delistings(
     frame = frame.with_columns(
         pl.when(pl.col("dlret").is_not_null()).then(total).otherwise(pl.col("ret")).alias("ret")
     )
-    notes.append(f"{counted(compounded, 'delisting return')} compounded into ret")
+    if compounded:
+        notes.append(f"{counted(compounded, 'delisting return')} compounded into ret")
     return frame.drop("dlret", "dlstcd", strict=False), notes, repaired

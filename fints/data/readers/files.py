@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 import polars as pl
 
+from fints.data.readers.not_tables import answer, refuse_bytes, refuse_line
 from fints.data.readers.workbook import read_sheet
 from fints.words import counted
 
@@ -29,20 +30,6 @@ HEAD = 1 << 16
 # Header rows, and a row of data below them.
 HEAD_LINES = 8
 MANY_COLUMNS = 300
-# First bytes of what cannot be read, and what to do about it.
-REFUSED = {
-    b"\xd0\xcf\x11\xe0": ("an old Excel file (.xls)", "Save it as .xlsx or CSV"),
-    b"\x89HDF": ("an HDF5 file", "Write it as parquet"),
-    b"\x80\x02": ("a pickle, which runs code when it is read", "Write it as parquet"),
-    b"\x80\x03": ("a pickle, which runs code when it is read", "Write it as parquet"),
-    b"\x80\x04": ("a pickle, which runs code when it is read", "Write it as parquet"),
-    b"\x80\x05": ("a pickle, which runs code when it is read", "Write it as parquet"),
-    b"BZh": ("a bzip2 file", "Unpack it"),
-    b"\xfd7zXZ": ("an xz file", "Unpack it"),
-    b"\x28\xb5\x2f\xfd": ("a zstd file", "Unpack it"),
-    b"%PDF": ("a PDF", "Download the numbers as CSV"),
-    b"SQLite format 3": ("an SQLite database", "Export the table as CSV or parquet"),
-}
 # A damaged parquet file makes polars 2.1 panic, which is no Exception.
 BROKEN = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -119,15 +106,12 @@ class Text:
             If the line has none, so is no header.
         """
         header = self.head[self.first]
-        if header.lstrip().lower().startswith(("<!doctype", "<html", "<?xml")):
-            raise ValueError(f"{self.path}: is a web page, not a CSV file. Download the file itself.")
+        refuse_line(self.path, header)
         separator = max(SEPARATORS, key=header.count)
         if separator not in header:
-            quota = "hits limit" in header.lower() or "dzienny limit" in header.lower()
-            tail = " This is Stooq's message that the daily quota is used up: try tomorrow." if quota else ""
             raise ValueError(
                 f"{self.path}: the first line must be a header with a date column and at least one more, "
-                f"separated by comma, semicolon, tab or bar; got {header[:80]!r}.{tail}"
+                f"separated by comma, semicolon, tab or bar; got {header[:80]!r}.{answer(header)}"
             )
         return separator
 
@@ -262,9 +246,7 @@ def open_container(path: Path, sheet: str | None = None) -> Text | Table:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}).") from error
     suffix = path.suffix.lower()
-    for magic, (kind, remedy) in REFUSED.items():
-        if start.startswith(magic):
-            raise ValueError(f"{path}: is {kind}, which is not read. {remedy}.")
+    refuse_bytes(path, start)
     if start[:4] == b"PAR1" or suffix in (".parquet", ".pq"):
         return _columnar(path, "parquet")
     if start[:6] == b"ARROW1" or start[:4] == b"\xff\xff\xff\xff" or suffix in (".arrow", ".feather", ".ipc"):
@@ -357,6 +339,11 @@ def _decoded(path: Path, raw: bytes) -> bytes:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(_not_utf8(path, raw)) from error
+    if "\0" in text:
+        raise ValueError(
+            f"{path}: holds bytes of zero, as damaged text does and UTF-16 without its mark. Save it as "
+            "UTF-8."
+        )
     if not text.strip():
         raise ValueError(f"{path}: is empty. Give a header line and one row a date.")
     # Old Mac and Windows ends of line.

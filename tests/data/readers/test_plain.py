@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from fints.data import Factor, Repairs, read
@@ -57,6 +58,25 @@ def test_two_digit_years_excel_days_and_zones_are_read_only_as_told(write: Write
         read(zoned)
     told = Repairs(time_zone="Asia/Tokyo")
     assert rows(zoned, "close", repairs=told) == [("2001-02-14", 1.0), ("2001-02-15", 2.0)]
+
+
+def test_days_that_excel_and_pandas_wrote_as_times_and_fractions_are_days(
+    write: Write, rows: Rows, tmp_path: Path
+) -> None:
+    wanted = [("2001-02-13", 1.0), ("2001-02-14", 2.0)]
+    for first, second in (
+        ("2/13/2001 0:00", "2/14/2001 0:00"),
+        ("13.02.2001 00:00:00", "14.02.2001 00:00:00"),
+        ("20010213.0", "20010214.0"),
+    ):
+        assert rows(write(f"date,asset,close\n{first},A,1\n{second},A,2\n"), "close") == wanted
+    with pytest.raises(ValueError, match=r"line 2: the date '2/13/2001 9:30' has a time of day"):
+        read(write("date,asset,close\n2/13/2001 9:30,A,1\n"))
+    numbers = pl.DataFrame({"date": [20010213.0, 20010214.0], "asset": "A", "close": [1.0, 2.0]})
+    numbers.write_parquet(tmp_path / "x.parquet")
+    assert rows(tmp_path / "x.parquet", "close") == wanted
+    months = write("yyyymm,Index\n202001.0,1\n202002.0,2\n")
+    assert rows(months, "close") == [("2020-01-31", 1.0), ("2020-02-29", 2.0)]
 
 
 def test_returns_become_a_price_of_the_kind_that_was_said(write: Write) -> None:
