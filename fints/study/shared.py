@@ -95,7 +95,7 @@ class SharedStore:
             In one line, without secrets, if the database cannot be used or stays away too long.
         """
         import optuna
-        from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+        from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError, SQLAlchemyError
 
         deadline, wait = time.monotonic() + self._patience, 0.2
         while True:
@@ -103,8 +103,9 @@ class SharedStore:
                 return call()
             except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
                 cause = error if isinstance(error, SQLAlchemyError) else error.__cause__
+                # The last is what Optuna gets from a session whose server has gone in the middle.
                 passing = self._engine.dialect.name == "postgresql" and isinstance(
-                    cause, OperationalError | InterfaceError
+                    cause, OperationalError | InterfaceError | PendingRollbackError
                 )
                 if not passing or time.monotonic() > deadline:
                     raise RuntimeError(
@@ -112,6 +113,7 @@ class SharedStore:
                         f"({one_line(cause or error, self.url)}): mend it and start again; what was "
                         "finished is kept."
                     ) from error
+            self.storage.remove_session()
             time.sleep(wait)
             wait = min(2 * wait, 5.0)
 
@@ -367,7 +369,8 @@ def open_shared(url: str, *, patience: float = PATIENCE_S) -> SharedStore:
     import sqlalchemy
     from sqlalchemy.exc import SQLAlchemyError
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # It warns of every query that it repeats.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     shown = without_secrets(url)
     opened = ExitStack()
     try:

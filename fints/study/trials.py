@@ -12,7 +12,7 @@ from fints.config import fingerprint
 from fints.study.embedded import embedded
 from fints.study.fits import Cell
 
-__all__ = ["Claim", "Queue", "open_storage"]
+__all__ = ["Claim", "Queue", "choices_of", "enqueue", "open_storage", "params_of"]
 
 MOST_REQUEUES = 3
 P = ParamSpec("P")
@@ -108,9 +108,9 @@ class Queue:
                 alive.add(key)
         for cell in cells:
             if cell.key not in alive:
-                _enqueue(study, cell, failures=failures.get(cell.key, 0))
+                enqueue(study, cell, failures=failures.get(cell.key, 0))
         self._studies[name] = study
-        self._choices[name] = _choices(cells)
+        self._choices[name] = choices_of(cells)
 
     @_in_one_line
     def claim(self) -> Claim | None:
@@ -154,7 +154,7 @@ class Queue:
         failures = claim.failures + int(failed)
         if failures > MOST_REQUEUES:
             return False
-        _enqueue(study, claim.cell, failures=failures)
+        enqueue(study, claim.cell, failures=failures)
         return True
 
     @_in_one_line
@@ -168,28 +168,26 @@ class Queue:
         )
 
 
-def open_storage(where: str | Path) -> Any:
-    """Open (or create) Optuna's tables: at an address, or embedded in a file.
+def open_storage(path: Path) -> Any:
+    """Open (or create) Optuna's tables, embedded in a file.
 
     Raises
     ------
     ValueError
-        If the address or the file cannot be used.
+        If the file cannot be used.
     """
     import optuna
     import sqlalchemy.exc
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    url = embedded(where, _create_tables) if isinstance(where, Path) else where
+    url = embedded(path, _create_tables)
     try:
         return optuna.storages.RDBStorage(url)
     # Tables of another release are a RuntimeError.
-    except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
+    except (sqlalchemy.exc.SQLAlchemyError, ValueError, RuntimeError) as error:
         line = str(error).strip().splitlines()[0]
-        if url is where:
-            raise ValueError(f"--storage {where} cannot be opened: {line}") from error
         raise ValueError(
-            f"{where} must be a database of Optuna's and cannot be opened ({line}): move it away and run "
+            f"{path} must be a database of Optuna's and cannot be opened ({line}): move it away and run "
             "again, which makes it anew from the finished fits."
         ) from error
 
@@ -202,20 +200,22 @@ def _create_tables(url: str) -> None:
     storage.engine.dispose()
 
 
-def _params(cell: Cell) -> Mapping[str, Any]:
+def params_of(cell: Cell) -> Mapping[str, Any]:
+    """Return what a trial shows of its cell: the design point, or fold and seed."""
     return cell.point if cell.role == "tuning" else {"fold": cell.fold, "seed": cell.seed}
 
 
-def _choices(cells: Sequence[Cell]) -> dict[str, list[Any]]:
+def choices_of(cells: Sequence[Cell]) -> dict[str, list[Any]]:
     """Return each field's values in order of appearance: a trial's space must not vary in a study."""
     choices: dict[str, list[Any]] = {}
     for cell in cells:
-        for field, value in _params(cell).items():
+        for field, value in params_of(cell).items():
             known = choices.setdefault(field, [])
             if value not in known:
                 known.append(value)
     return choices
 
 
-def _enqueue(study: Any, cell: Cell, *, failures: int) -> None:
-    study.enqueue_trial(dict(_params(cell)), user_attrs={"cell": cell.to_dict(), "failures": failures})
+def enqueue(study: Any, cell: Cell, *, failures: int) -> None:
+    """Let a cell wait in an Optuna study; `failures` counts its earlier failed tries."""
+    study.enqueue_trial(dict(params_of(cell)), user_attrs={"cell": cell.to_dict(), "failures": failures})

@@ -146,12 +146,6 @@ def test_other_cells_make_another_queue(url: Path) -> None:
     assert drained(queue) == ["key1", "key2"]
 
 
-def test_an_address_that_cannot_be_opened_is_one_line() -> None:
-    with pytest.raises(ValueError, match=r"--storage nonsense://x cannot be opened") as caught:
-        open_storage("nonsense://x")
-    assert "\n" not in str(caught.value)
-
-
 def test_a_database_that_fails_in_a_run_is_one_line_that_names_it(url: Path) -> None:
     queue = opened(url)
     with closing(sqlite3.connect(url)) as store:
