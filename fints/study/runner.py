@@ -22,12 +22,12 @@ from fints.study.fits import Cell, read_result
 from fints.study.plan import Plan, loss_or_infinity
 from fints.study.pool import Pool
 from fints.study.progress import Report
-from fints.study.recorder import Recorder
+from fints.study.recorder import TRACKING_PATIENCE_S, Recorder
 from fints.study.store import StudyFolder, write_json
 from fints.study.tracking import Tracker
 from fints.study.trials import Claim, Queue, open_storage
 
-__all__ = ["Outcome", "run"]
+__all__ = ["Outcome", "append_line", "caught_signals", "run"]
 
 
 @dataclass
@@ -57,7 +57,6 @@ def run(
     report: Report,
     *,
     workers: int,
-    storage: str | None = None,
     tracking_uri: str | None = None,
     commit: str | None = None,
     command: str = "",
@@ -76,7 +75,7 @@ def run(
         If workers do not start.
     """
     started, clock = time.time(), time.perf_counter()
-    with folder.held(), _caught_signals() as caught:
+    with folder.held(), caught_signals() as caught:
         spec = plan.spec()
         told = {**spec, "commit": commit, "command": command}
         write_json(folder.path / "study.json", told)
@@ -86,7 +85,9 @@ def run(
         # Hashes the sources of baselines, once, while no other thread imports: CPython's parser of
         # syntax trees is not safe against that.
         plan.baseline_cells()
-        recorder = Recorder(tracker, folder.fits, report.say)
+        # A server may restart; a file that fails will fail again.
+        served = (tracking_uri or "").startswith("http")
+        recorder = Recorder(tracker, folder.fits, report.say, patience=TRACKING_PATIENCE_S if served else 0.0)
         start = {
             "folder": str(folder.path),
             "dataset": plan.dataset.reference,
@@ -100,7 +101,7 @@ def run(
             driver = _Driver(
                 plan,
                 folder,
-                Queue(open_storage(storage or folder.path / "optuna.db"), f"{plan.name}/{plan.label}"),
+                Queue(open_storage(folder.path / "optuna.db"), f"{plan.name}/{plan.label}"),
                 pool,
                 recorder,
                 report,
@@ -119,7 +120,7 @@ def run(
         if status != "KILLED" and any(cell.role == "final" for cell in done):
             assemble(folder.path, done, told)
             outcome.assembled = True
-        _append(
+        append_line(
             folder.path / "runs.jsonl",
             {
                 "started": started,
@@ -287,7 +288,7 @@ class _Driver:
 
 
 @contextmanager
-def _caught_signals() -> Iterator[list[int]]:
+def caught_signals() -> Iterator[list[int]]:
     """Collect the first SIGINT or SIGTERM instead of dying; a second one acts as usual."""
     caught: list[int] = []
     usual = {name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)}
@@ -306,6 +307,7 @@ def _caught_signals() -> Iterator[list[int]]:
             signal.signal(name, handler)
 
 
-def _append(path: Path, row: dict[str, Any]) -> None:
+def append_line(path: Path, row: dict[str, Any]) -> None:
+    """Add a row to a file of JSON lines."""
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(row) + "\n")

@@ -11,19 +11,21 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fints.study.addresses import without_secrets
 from fints.study.cells import FINISHED
+from fints.study.company import Alone, Company
 from fints.study.embedded import embedded
 from fints.study.fits import Cell, read_result
 from fints.study.notes import arm_note, experiment_note
 from fints.study.run_contents import PROFILE, arm_title, fit_metrics, run_name, short, text
 from fints.study.stores import NO_PATIENCE, check_tracker, quiet
 
-__all__ = ["NO_PATIENCE", "Tracker", "check_tracker", "compare_link"]
+__all__ = ["NO_PATIENCE", "Tracker", "check_tracker", "compare_link", "create_tables"]
 
 # One call carries at most so much (a limit of MLflow's).
 BATCH = 1000
@@ -44,6 +46,8 @@ class Tracker:
         An MLflow server or store; SQLite under `root` if not given.
     commit : str, optional
         Of the study's file.
+    company : Company, optional
+        Who else may write; nobody if not given.
     """
 
     def __init__(
@@ -54,7 +58,9 @@ class Tracker:
         label: str,
         uri: str | None = None,
         commit: str | None = None,
+        company: Company | None = None,
     ) -> None:
+        self._company = company or Alone()
         self._spec = spec
         self._root = root
         self._label = label
@@ -69,9 +75,10 @@ class Tracker:
         self.uri = ""
 
     def open(self, fits: Path) -> None:
-        """Create or find stores, experiment and arms, and settle what a dead driver left RUNNING.
+        """Create or find stores, experiment and arms, and settle what dead processes left RUNNING.
 
-        A dead run whose fit is there is completed, any other is closed as KILLED.
+        A dead run whose fit is there is completed, any other is closed as KILLED. May be called again, after
+        a store was away: runs of this process that are open go on.
         """
         quiet()
         # A server that has gone is given up within a minute: the next run catches up.
@@ -81,10 +88,11 @@ class Tracker:
             from mlflow import MlflowClient
         with self._timed("schema"):
             uri = self._uri or embedded(self._root / "mlflow.db", self._create_tables)
-            self.uri = uri.partition("?")[0] if not self._uri else uri
+            self.uri = uri.partition("?")[0] if not self._uri else without_secrets(uri)
             self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-            self.experiment_id = self._experiment()
-        with self._timed("calls"):
+            with self._company.exclusive():
+                self.experiment_id = self._experiment()
+        with self._timed("calls"), self._company.exclusive():
             self._find_runs(fits)
 
     def start(self, cell: Cell) -> None:
@@ -92,7 +100,7 @@ class Tracker:
         if cell.key in self._finished or cell.key in self._children:
             return
         with self._timed("calls"):
-            self._children[cell.key] = self._create_child(cell)
+            self._create_child(cell)
 
     def finish(self, cell: Cell, folder: Path) -> None:
         """Write a finished fit's numbers into its run and close it; a run that is closed stays as it is."""
@@ -100,17 +108,19 @@ class Tracker:
             return
         self.start(cell)
         with self._timed("calls"):
-            self._complete(self._children.pop(cell.key), cell.key, folder)
+            self._complete(self._children[cell.key], cell.key, folder)
+            del self._children[cell.key]
 
     def kill(self, cell: Cell, status: str = "KILLED", reason: str = "") -> None:
         """Close the run of a cell that was interrupted (KILLED) or failed (FAILED)."""
-        run_id = self._children.pop(cell.key, None)
+        run_id = self._children.get(cell.key)
         if run_id is None:
             return
         with self._timed("calls"):
             if reason:
                 self._client.set_tag(run_id, "fints.reason", reason[:500])
             self._client.set_terminated(run_id, status)
+        del self._children[cell.key]
 
     def close_arm(
         self, arm: str, rows: list[dict[str, Any]], profile: Mapping[str, list[tuple[int, float]]]
@@ -135,14 +145,23 @@ class Tracker:
                 tags=[RunTag("mlflow.note.content", note)],
             )
 
-    def close(self, status: str = "FINISHED") -> None:
-        """Close whatever is open: children as KILLED, arms with `status`."""
+    def leave(self) -> None:
+        """Close this process's open children as KILLED; the arms are for others to go on with."""
         with self._timed("calls"):
             for run_id in self._children.values():
                 self._client.set_terminated(run_id, "KILLED")
             self._children.clear()
+
+    def close(self, status: str = "FINISHED") -> None:
+        """Close whatever is open: children as KILLED, arms with `status`."""
+        self.leave()
+        with self._timed("calls"):
             for run_id in self._parents.values():
                 self._client.set_terminated(run_id, status)
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep others who write this record from making what must be there once."""
+        return self._company.exclusive()
 
     @property
     def client(self) -> Any:
@@ -173,10 +192,7 @@ class Tracker:
         return compare_link(self.experiment_id, list(self._parents.values()))
 
     def _create_tables(self, url: str) -> None:
-        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-        store = SqlAlchemyStore(url, (self._root / "mlartifacts").as_uri())
-        store.engine.dispose()
+        create_tables(url, self._root / "mlartifacts")
 
     def _experiment(self) -> str:
         name = f"{self._spec['name']}/{self._label}"
@@ -205,20 +221,33 @@ class Tracker:
             token = page.token
             if not token:
                 break
+        self._parents.clear()
+        self._children.clear()
+        finished = {
+            run.data.tags.get("fints.key", "")
+            for run in runs
+            if run.info.status == "FINISHED" and run.data.tags.get("fints.plan") == self._plan
+        } - {""}
         for run in runs:
-            tags, status = run.data.tags, run.info.status
-            key, running = tags.get("fints.key"), status in ("RUNNING", "SCHEDULED")
+            tags, run_id = run.data.tags, run.info.run_id
+            key, writer = tags.get("fints.key", ""), tags.get("fints.worker", "")
+            ours = tags.get("fints.plan") == self._plan
+            running = run.info.status in ("RUNNING", "SCHEDULED")
             if tags.get("fints.role") == "arm":
-                if tags.get("fints.plan") == self._plan:
-                    self._parents[tags["fints.arm"]] = run.info.run_id
+                if ours:
+                    self._parents.setdefault(tags["fints.arm"], run_id)
                 elif running:
-                    self._client.set_terminated(run.info.run_id, "KILLED")
-            elif running and key and (fits / key).is_dir() and tags.get("fints.plan") == self._plan:
-                self._complete(run.info.run_id, key, fits / key)
-            elif running:
-                self._client.set_terminated(run.info.run_id, "KILLED")
-            elif status == "FINISHED" and key and tags.get("fints.plan") == self._plan:
-                self._finished.add(key)
+                    self._client.set_terminated(run_id, "KILLED")
+            elif not running or (writer != self._company.me and self._company.living(writer)):
+                continue
+            elif ours and key and key not in finished and (folder := self._company.find(key, fits)):
+                self._complete(run_id, key, folder)
+                finished.add(key)
+            elif ours and key not in finished and writer == self._company.me and key not in self._children:
+                self._children[key] = run_id
+            else:
+                self._client.set_terminated(run_id, "KILLED")
+        self._finished = finished
         for arm in self._spec["arms"]:
             if arm["name"] in self._parents:
                 self._client.update_run(self._parents[arm["name"]], status="RUNNING")
@@ -238,18 +267,21 @@ class Tracker:
         self._client.log_dict(run.info.run_id, arm["experiment"], "experiment.json")
         return str(run.info.run_id)
 
-    def _create_child(self, cell: Cell) -> str:
+    def _create_child(self, cell: Cell) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
         tags = {
             **self.tags(cell.arm, cell.role),
             "mlflow.parentRunId": self._parents[cell.arm],
             "fints.key": cell.key,
+            "fints.worker": self._company.me,
             "fints.fold": str(cell.fold),
             "fints.seed": str(cell.seed),
         }
         run = self._client.create_run(self.experiment_id, run_name=run_name(cell), tags=tags)
         run_id = str(run.info.run_id)
+        # Known from its first moment on, so that a store that goes away now leaves no run behind.
+        self._children[cell.key] = run_id
         levels = next(arm["levels"] for arm in self._spec["arms"] if arm["name"] == cell.arm)
         point = {short(name): text(value) for name, value in cell.point.items()}
         params = {
@@ -271,7 +303,6 @@ class Tracker:
         context = [InputTag("mlflow.data.context", f"{cell.role} fold {cell.fold}")]
         self._client.log_inputs(run_id, datasets=[DatasetInput(dataset, context)])
         self._client.log_dict(run_id, cell.experiment, "experiment.json")
-        return run_id
 
     def _complete(self, run_id: str, key: str, folder: Path) -> None:
         from mlflow.entities import Metric, RunTag
@@ -303,6 +334,15 @@ class Tracker:
 def compare_link(experiment_id: str, runs: list[str]) -> str:
     """Return the fragment of MLflow's compare page, to put behind the address of the UI."""
     return f"#/compare-runs?runs={quote(json.dumps(runs))}&experiments={quote(json.dumps([experiment_id]))}"
+
+
+def create_tables(url: str, artifacts: Path) -> None:
+    """Make the tables of an MLflow store."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    quiet()
+    store = SqlAlchemyStore(url, artifacts.as_uri())
+    store.engine.dispose()
 
 
 def _digest(spec: Mapping[str, Any]) -> str:

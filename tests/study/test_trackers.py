@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import socket
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,13 @@ CELL = Cell(key="k", arm="a", role="final", fold=0, seed=0, point={}, dates={}, 
 
 
 def refusal(root: Path, uri: str | None) -> str:
+    import mlflow  # noqa: F401  before the clock starts
+
     clock = time.monotonic()
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the message is what the caller looks at)
         check_tracker(root, uri)
-    assert time.monotonic() - clock < 30
+    # Seconds on an idle machine; MLflow itself would try for half an hour.
+    assert time.monotonic() - clock < 120
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -156,6 +162,85 @@ def test_a_store_that_goes_away_is_told_once_and_hinders_nothing(tmp_path: Path)
     assert "tracking" not in {thread.name for thread in threading.enumerate()}
 
 
+class Away:
+    """A tracker whose store is away from the second fit on, for as many questions as `long` says."""
+
+    def __init__(self, long: int) -> None:
+        self.left = long
+        self.opened = 0
+        self.finished: list[str] = []
+        self.running: set[str] = set()
+        self.closed = ""
+
+    def open(self, fits: Path) -> None:
+        self.opened += 1
+        self._ask()
+        # What was open is found again, and what was lost on the way is not.
+        self.running.clear()
+
+    def start(self, cell: Cell) -> None:
+        self.running.add(cell.key)
+
+    def finish(self, cell: Cell, folder: Path) -> None:
+        if cell.key in self.finished:
+            return
+        if self.finished:
+            self._ask()
+        self.running.discard(cell.key)
+        self.finished.append(cell.key)
+
+    def kill(self, cell: Cell, status: str, reason: str) -> None:
+        self.running.discard(cell.key)
+
+    def close(self, status: str) -> None:
+        self.closed = status
+
+    def _ask(self) -> None:
+        if self.opened and self.finished and self.left:
+            self.left -= 1
+            raise OSError("connection refused")
+
+
+def record(tracker: Any, tmp_path: Path, patience: float) -> tuple[Recorder, list[str]]:
+    said: list[str] = []
+    recorder = Recorder(tracker, tmp_path, said.append, patience=patience)
+    cells = [replace(CELL, key=f"k{number}") for number in range(5)]
+    for cell in cells:
+        recorder.start(cell)
+    for cell in cells[:3]:
+        recorder.finish(cell)
+    recorder.kill(cells[3])
+    recorder.close("FINISHED")
+    return recorder, said
+
+
+def test_a_store_that_comes_back_is_told_everything_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fints.study.recorder.PAUSE_S", 0.001)
+    tracker = Away(long=7)
+    recorder, said = record(tracker, tmp_path, 60.0)
+    assert recorder.error == ""
+    assert sorted(tracker.finished) == ["k0", "k1", "k2"]
+    assert tracker.running == {"k4"}
+    assert tracker.closed == "FINISHED"
+    assert said == [
+        "tracking failed, the fits go on and are recorded once it is back: connection refused",
+        "tracking is back and has been told what it missed",
+    ]
+
+
+def test_a_store_that_stays_away_is_waited_for_no_longer_than_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fints.study.recorder.PAUSE_S", 0.001)
+    tracker = Away(long=10**9)
+    recorder, said = record(tracker, tmp_path, 0.05)
+    assert recorder.error == "connection refused"
+    assert said[-1] == "tracking stays away: connection refused"
+    assert tracker.closed == ""
+
+
 class Reached(Exception):
     """Raised where the tracker's thread would start."""
 
@@ -170,7 +255,7 @@ def test_sources_are_hashed_before_another_thread_imports(
     plan = make_plan(study, name="tiny", docstring="", preset="smoke", data=str(tmp_path / "prices.parquet"))
     fingerprint.sources_hash.cache_clear()
 
-    def begin(*_: object) -> None:
+    def begin(*_: object, **more: object) -> None:
         monkeypatch.setattr(fingerprint.ast, "parse", None)
         plan.baseline_cells()
         raise Reached
@@ -184,10 +269,17 @@ def test_sources_are_hashed_before_another_thread_imports(
 
 @pytest.mark.slow
 def test_a_run_whose_tracker_fails_has_its_report_and_the_next_run_completes_the_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run_study: Callable[..., Any],
+    mlflow_tables: Path,
 ) -> None:
+    run_study.work_here(monkeypatch)
     simulate(num_assets=3, num_days=160, seed=1).panel.frame.write_parquet(tmp_path / "prices.parquet")
     path, root = Path(__file__).parent / "tiny.py", tmp_path / "root"
+    root.mkdir()
+    shutil.copy(mlflow_tables, root / "mlflow.db")
     study = runpy.run_path(str(path))["STUDY"]
     words = ["run", "--preset", "smoke", "--data", str(tmp_path / "prices.parquet"), "--workers", "1"]
     words += ["--root", str(root)]
