@@ -1,4 +1,4 @@
-"""The ``fints`` command: what is installed, which data, which schemes, the tracking pages.
+"""The ``fints`` command: what is installed, which data, which schemes, the tracking pages, workers.
 
 Studies are run by their own files (``python studies/NAME.py``); this command looks after what
 surrounds them. Everything heavy is imported inside the verb that needs it, so that ``--help``
@@ -20,6 +20,7 @@ import typer
 from fints import __version__
 from fints.cli_data import data
 from fints.cli_evaluate import evaluate
+from fints.cli_scale import server, study, worker
 from fints.cli_schemes import schemes
 from fints.cli_simulate import simulate
 from fints.terminal import AsJson, Refusal, print_json, print_table, refusing
@@ -32,6 +33,9 @@ data.command("simulate")(simulate)
 app.add_typer(data, name="data", help="List, show, check or simulate data.")
 app.add_typer(schemes, name="schemes", help="List, draw or convert residual schemes.")
 app.command("evaluate")(evaluate)
+app.add_typer(study, name="study", help="Look at, report or move studies that many machines work on.")
+app.command("worker")(worker)
+app.command("server")(server)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

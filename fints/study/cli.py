@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from fints.study.addresses import one_line, without_secrets
 from fints.study.checkout import commit_of, refuse_uncommitted
 from fints.study.command_line import (
     OneLineParser,
@@ -23,7 +24,7 @@ from fints.study.command_line import (
     usable_cores,
     workers_of,
 )
-from fints.study.commands import finished_elsewhere, resume_command, run_command, shown
+from fints.study.commands import enqueued_lines, finished_elsewhere, resume_command, run_command, shown
 from fints.study.design import Study
 from fints.words import counted
 
@@ -122,14 +123,28 @@ examples:
     for verb in (plan, run):
         verb.add_argument(
             "--workers",
-            type=workers_of,
+            type=workers_of if verb is plan else _workers_or_none,
             metavar="N",
-            help=f"fits at a time ({usable_cores()}; 1 on a GPU)",
+            help=f"fits at a time ({usable_cores()}; 1 on a GPU)"
+            + ("" if verb is plan else "; 0 with --storage: enqueue only"),
         )
     plan.add_argument(
         "--check", action="store_true", help="train the budget on a planted signal and show how much it finds"
     )
-    run.add_argument("--storage", metavar="URL", help="database of the queue (SQLite in the study's folder)")
+    for verb in (run, report):
+        verb.add_argument(
+            "--storage",
+            metavar="URL",
+            default=os.environ.get("FINTS_STORAGE") or None,
+            help="database that many machines share, postgresql+psycopg://... (FINTS_STORAGE)",
+        )
+    run.add_argument(
+        "--heartbeat",
+        type=_seconds,
+        metavar="SECONDS",
+        default=60.0,
+        help="with --storage: a worker silent for five of these is given up (%(default)g)",
+    )
     report.add_argument(
         "--publish", action="store_true", help="also write NAME.md and its figures beside the study's file"
     )
@@ -170,6 +185,8 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
 
 
 def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    if arguments.workers == 0 and not arguments.storage:
+        raise ValueError("--workers must be a whole number from 1 to 256; 0 is for a shared --storage only.")
     plan, folder = _resolve(study, path, docstring, arguments)
     console = make_console()
     commit = commit_of(path)
@@ -177,31 +194,38 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         console.print("not a git checkout: the results will name no commit", highlight=False)
     elif plan.study.presets[plan.preset].claim != "none":
         refuse_uncommitted(study, path)
-    workers = arguments.workers or _default_workers(plan)
+    workers = _default_workers(plan) if arguments.workers is None else arguments.workers
     from fints.study.estimates import memory_shortage, study_seconds
     from fints.study.overview import finished_lines
     from fints.study.progress import Report
     from fints.study.runner import run
 
-    if shortage := memory_shortage(plan, workers=workers, done=folder.whole()):
+    if workers and (shortage := memory_shortage(plan, workers=workers, done=folder.whole())):
         raise ValueError(shortage)
     _check_stores(folder, arguments)
     total = sum(plan.num_fits().values())
     console.print(f"{plan.name}, preset {plan.preset}: {counted(total, 'fit')}, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
-    command = run_command(path, arguments)
-    with Report(console, total=total, work=study_seconds(plan, workers=1), workers=workers) as report:
-        outcome = run(
-            plan,
-            folder,
-            report,
-            workers=workers,
-            storage=arguments.storage,
-            tracking_uri=arguments.tracking_uri,
-            commit=commit,
-            command=command,
-            keep_weights=arguments.models,
-        )
+    options = {
+        "workers": workers,
+        "tracking_uri": arguments.tracking_uri,
+        "commit": commit,
+        "command": run_command(path, arguments),
+        "keep_weights": arguments.models,
+    }
+    with Report(console, total=total, work=study_seconds(plan, workers=1), workers=max(workers, 1)) as report:
+        if arguments.storage:
+            from fints.study.scale import run_shared
+
+            outcome = run_shared(
+                plan, folder, report, storage=arguments.storage, interval=arguments.heartbeat, **options
+            )
+        else:
+            outcome = run(plan, folder, report, **options)
+    if workers == 0:
+        for line in enqueued_lines(plan, outcome, arguments):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        return 0
     if outcome.signal:
         name = signal.Signals(outcome.signal).name
         console.print(
@@ -218,10 +242,12 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         console.print("no final fit was finished, so there is no report", highlight=False)
         return 1
     analysis, page = _write_report(folder)
-    models = _log_models(plan, folder, analysis, outcome) if arguments.models else []
+    models = _log_models(plan, folder, analysis, outcome, arguments) if arguments.models else []
     if said := analysis.found.sentence.replace("**", ""):
         console.print(f"\n{said}", highlight=False, markup=False)
-    for line in finished_lines(plan, folder, outcome, page, tracking_uri=arguments.tracking_uri) + models:
+    for line in (
+        finished_lines(plan, folder, outcome, page, tracking_uri=_shown(arguments.tracking_uri)) + models
+    ):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if outcome.untracked:
         console.print(
@@ -235,7 +261,12 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
 
 
 def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
-    _, folder = _resolve(study, path, docstring, arguments)
+    plan, folder = _resolve(study, path, docstring, arguments)
+    if arguments.storage:
+        from fints.study.remote_report import fetch_tables
+
+        for line in fetch_tables(arguments.storage, f"{plan.name}/{plan.label}", folder):
+            make_console().print(line, highlight=False, markup=False)
     if not (folder.path / "tables.json").is_file():
         raise ValueError(
             f"no run has ended in {folder.path}; first: {resume_command(path, arguments)}"
@@ -281,7 +312,9 @@ def _write_report(folder: StudyFolder) -> tuple[Analysis, Path]:
     return analysis, write_report(analysis, folder.path)
 
 
-def _log_models(plan: Plan, folder: StudyFolder, analysis: Analysis, outcome: Outcome) -> list[str]:
+def _log_models(
+    plan: Plan, folder: StudyFolder, analysis: Analysis, outcome: Outcome, arguments: argparse.Namespace
+) -> list[str]:
     """Put each arm's forecaster into MLflow and return the lines on it; a failing store costs no report."""
     from fints.study.model_log import log_models
 
@@ -290,11 +323,15 @@ def _log_models(plan: Plan, folder: StudyFolder, analysis: Analysis, outcome: Ou
     if outcome.untracked or not outcome.link or outcome.tracker is None:
         return []
     try:
-        with folder.held():
+        with folder.held(), outcome.tracker.exclusive():
             return ["", *log_models(plan, folder, analysis, outcome.tracker).lines()]
     except Exception as error:  # of MLflow, its drivers and the network, which share no base
-        outcome.untracked = (str(error).strip() or type(error).__name__).splitlines()[0]
+        outcome.untracked = one_line(error, arguments.tracking_uri)
         return []
+
+
+def _shown(address: str | None) -> str | None:
+    return None if address is None else without_secrets(address)
 
 
 def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
@@ -328,6 +365,20 @@ def _docstring(path: Path) -> str:
     import ast
 
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
+
+
+def _workers_or_none(text: str) -> int:
+    return 0 if text == "0" else workers_of(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0.1 to 3600; got {text!r}")
+    return seconds
 
 
 def _default_preset(study: Study) -> str:

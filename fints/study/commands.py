@@ -8,11 +8,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fints.study.addresses import without_secrets
+
 if TYPE_CHECKING:
     from fints.study.design import Study
+    from fints.study.plan import Plan
+    from fints.study.runner import Outcome
     from fints.study.store import StudyFolder
 
-__all__ = ["finished_elsewhere", "resume_command", "run_command", "shown"]
+__all__ = ["enqueued_lines", "finished_elsewhere", "resume_command", "run_command", "shown"]
 
 
 def run_command(path: Path, arguments: argparse.Namespace) -> str:
@@ -25,6 +29,22 @@ def resume_command(path: Path, arguments: argparse.Namespace) -> str:
     return shlex.join(_words(path, arguments, "run", "root", "storage", "tracking_uri", "workers"))
 
 
+def enqueued_lines(plan: Plan, outcome: Outcome, arguments: argparse.Namespace) -> list[str]:
+    """Return what a person reads who has enqueued a study and runs nothing of it here."""
+    name = f"{plan.name}/{plan.label}"
+    storage = without_secrets(arguments.storage)
+    words = ["fints", "worker", "--study", name, "--storage", storage]
+    if arguments.tracking_uri:
+        words += ["--tracking-uri", without_secrets(arguments.tracking_uri)]
+    return [
+        f"enqueued: {outcome.total - outcome.finished} of {outcome.total} fits are to be made. "
+        "On any machine:",
+        shlex.join(words),
+        "and to see how far it is:",
+        shlex.join(["fints", "study", "status", "--study", name, "--storage", storage]),
+    ]
+
+
 def _words(path: Path, arguments: argparse.Namespace, verb: str, *options: str) -> list[str]:
     """Return the words of a command: what changes numbers, and of `options` those that were given."""
     words = ["python", shown(path), verb, "--preset", arguments.preset]
@@ -33,7 +53,7 @@ def _words(path: Path, arguments: argparse.Namespace, verb: str, *options: str) 
         words += ["--set", entry]
     for option in options:
         if (value := getattr(arguments, option, None)) is not None:
-            words += [f"--{option.replace('_', '-')}", str(value)]
+            words += [f"--{option.replace('_', '-')}", without_secrets(str(value))]
     # Weights change no number, so only the command that goes on with a run says that it keeps none.
     return words + ["--no-models"] * ("workers" in options and not getattr(arguments, "models", True))
 

@@ -9,6 +9,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,6 +61,8 @@ class Pool:
         self._workers: dict[int, subprocess.Popen[str]] = {}
         self._ready: set[int] = set()
         self._failed_starts: dict[int, int] = {}
+        self._heard: dict[int, float] = {}
+        self._asked = time.monotonic()
         self.busy: dict[int, Any] = {}
         for slot in range(num_workers):
             self._spawn(slot)
@@ -76,9 +79,26 @@ class Pool:
         """Return the process ids."""
         return [worker.pid for worker in self._workers.values()]
 
+    def silent(self, seconds: float) -> dict[int, int]:
+        """Return the busy workers that have said nothing for `seconds`, with their process ids.
+
+        Of use where they give signs of life (`beats` in the first line to them). A silence of this
+        process itself, stopped for a while, is no silence of theirs.
+        """
+        now = time.monotonic()
+        if now - self._asked > seconds / 2:
+            self._heard = dict.fromkeys(self._workers, now)
+        self._asked = now
+        return {
+            slot: self._workers[slot].pid
+            for slot in self.busy
+            if slot in self._workers and now - self._heard.get(slot, now) > seconds
+        }
+
     def send(self, slot: int, cell: Job, claim: Any) -> None:
         """Give a cell to an idle worker."""
         self.busy[slot] = claim
+        self._heard[slot] = time.monotonic()
         # A worker that has just died says so through its output, as "gone".
         with contextlib.suppress(OSError):
             self._write(slot, cell.to_dict())
@@ -150,6 +170,7 @@ class Pool:
     def _listen(self, slot: int, worker: subprocess.Popen[str]) -> None:
         assert worker.stdout is not None
         for line in worker.stdout:
+            self._heard[slot] = time.monotonic()
             # A worker killed in the middle of a line leaves a torn one.
             with contextlib.suppress(ValueError):
                 self._events.put((slot, worker, json.loads(line)))
