@@ -53,23 +53,23 @@ def metrics(frame: pl.DataFrame, *, horizon: int = 1) -> dict[str, float | int |
     ValueError
         If a column is missing, a key is repeated, a number is infinite, or no row is left.
     """
+    # The door is passed once: below here rows are known, unique and in order.
     rows = known_rows(frame)
     forecast, realised = columns(rows, "forecast", "realised")
-    ics = ic_series(rows)
+    ics = _ic_series(rows, FEWEST_ASSETS)
     found: dict[str, float | int | None] = {
-        "r2_zero": r2_zero(rows),
-        "r2_mean": r2_mean(rows) if "prevailing_mean" in rows.columns else None,
+        "r2_zero": _r2(realised - forecast, realised, np.ones_like(realised)),
+        "r2_mean": _r2_mean(rows) if "prevailing_mean" in rows.columns else None,
         "r2_zero_return": None,
-        "r2_precision": r2_precision(rows) if "variance" in rows.columns else None,
-        "r2_median_asset": _median(r2_by_asset(rows)["r2_zero"]),
+        "r2_precision": _r2_precision(rows) if "variance" in rows.columns else None,
+        "r2_median_asset": _median(_r2_by_asset(rows)["r2_zero"]),
         "mse": float(np.mean((realised - forecast) ** 2)),
         "forecast_sd_ratio": _ratio(float(np.std(forecast)), float(np.std(realised))),
     }
     if "unit_scale" in rows.columns and rows["unit_scale"].null_count() == 0:
-        scale = pl.col("unit_scale")
-        found["r2_zero_return"] = r2_zero(
-            rows.with_columns(pl.col("forecast") * scale, pl.col("realised") * scale)
-        )
+        scale = rows["unit_scale"].to_numpy()
+        forecast_return, return_ = forecast * scale, realised * scale
+        found["r2_zero_return"] = _r2(return_ - forecast_return, return_, np.ones_like(return_))
     for name in ("ic", "rank_ic"):
         series = ics[name].drop_nulls().to_numpy()
         mean = float(series.mean()) if len(series) else None
@@ -111,7 +111,11 @@ def r2_mean(frame: pl.DataFrame) -> float | None:
     null count in neither sum. The baseline of that name forecasts 0 before an asset's first known
     outcome, so that a study counts such rows, against 0. Source: Campbell, Thompson (2008).
     """
-    rows = known_rows(frame, "prevailing_mean").drop_nulls("prevailing_mean")
+    return _r2_mean(known_rows(frame, "prevailing_mean"))
+
+
+def _r2_mean(rows: pl.DataFrame) -> float | None:
+    rows = rows.drop_nulls("prevailing_mean")
     if rows.height == 0:
         return None
     forecast, realised, mean = columns(rows, "forecast", "realised", "prevailing_mean")
@@ -126,7 +130,11 @@ def r2_precision(frame: pl.DataFrame) -> float | None:
     `variance` must have been known on date t. Calm days count as much as wild ones here; in
     the pooled R2 the wild ones decide. Rows with null variance count in neither sum.
     """
-    rows = known_rows(frame, "variance").drop_nulls("variance")
+    return _r2_precision(known_rows(frame, "variance"))
+
+
+def _r2_precision(rows: pl.DataFrame) -> float | None:
+    rows = rows.drop_nulls("variance")
     if rows.height == 0:
         return None
     forecast, realised, variance = columns(rows, "forecast", "realised", "variance")
@@ -137,7 +145,11 @@ def r2_precision(frame: pl.DataFrame) -> float | None:
 
 def r2_by_asset(frame: pl.DataFrame) -> pl.DataFrame:
     """Return one row an asset: `asset`, `r2_zero` (null if all its outcomes are 0), `rows`."""
-    rows = known_rows(frame).sort("asset", "date")
+    return _r2_by_asset(known_rows(frame))
+
+
+def _r2_by_asset(rows: pl.DataFrame) -> pl.DataFrame:
+    rows = rows.sort("asset", "date")
     forecast, realised = columns(rows, "forecast", "realised")
     starts = group_starts(rows["asset"])
     error = np.add.reduceat((realised - forecast) ** 2, starts)
@@ -159,7 +171,10 @@ def ic_series(frame: pl.DataFrame, *, fewest_assets: int = FEWEST_ASSETS) -> pl.
     or the outcome is constant over the assets, or that has fewer than `fewest_assets`, has no
     correlation: it stays in the frame as null. Columns `date`, `ic`, `rank_ic`, `assets`.
     """
-    rows = known_rows(frame)
+    return _ic_series(known_rows(frame), fewest_assets)
+
+
+def _ic_series(rows: pl.DataFrame, fewest_assets: int) -> pl.DataFrame:
     ranked = rows.select(pl.col("forecast", "realised").rank("average").over("date"))
     forecast, realised = columns(rows, "forecast", "realised")
     starts = group_starts(rows["date"])
