@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not torch.cuda.is_available():
             for item in needs_cuda:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported and collected stays: no garbage collection need look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,3 +68,30 @@ def home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     monkeypatch.setenv("FINTS_HOME", str(home))
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     return home
+
+
+@pytest.fixture(scope="session")
+def mlflow_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of MLflow's empty tables, to be copied: to make them takes seconds, so it is done once.
+
+    By all workers of pytest-xdist together, whose folders stand side by side.
+    """
+    from filelock import FileLock
+
+    from fints.study.embedded import embedded
+
+    folder = tmp_path_factory.getbasetemp()
+    path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "tables" / "mlflow.db"
+    path.parent.mkdir(exist_ok=True)
+    with FileLock(path.with_suffix(".made")), warnings.catch_warnings():
+        # MLflow 3.17 configures its tables in a way that SQLAlchemy 2.1 deprecates.
+        warnings.simplefilter("ignore")
+        embedded(path, lambda url: _make_mlflow_tables(url, path.parent / "artifacts"))
+    return path
+
+
+def _make_mlflow_tables(url: str, artifacts: Path) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    SqlAlchemyStore(url, artifacts.as_uri()).engine.dispose()
