@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from fints.model.branches import CausalSelfAttention, FeedForward
+from fints.residual.first_order import first_order
 from fints.residual.native import LANES, address, kernels
 
 __all__ = ["attend", "feed_forward", "has_native_form"]
@@ -92,7 +92,7 @@ class _FeedForward(torch.autograd.Function):
         return torch.addmm(b_2, hidden, w_2.t()).view_as(u)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
         rows, w_1, slope, hidden, w_2 = ctx.saved_tensors
         flat = dy.reshape(-1, dy.shape[-1])
@@ -146,7 +146,7 @@ class _Attention(torch.autograd.Function):
         return torch.addmm(b_out, mixed, w_out.t()).view_as(u), value
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor | None, dvalue: Tensor | None) -> tuple[Tensor | None, ...]:
         rows, w_in, qkv, w_out, mixed, shares, table, first, mix = ctx.saved_tensors
         dy = torch.zeros_like(rows) if dy is None else dy

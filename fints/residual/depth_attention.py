@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from fints.residual.base import Residual, full_precision
 
@@ -251,7 +250,6 @@ class _WeightedSum(torch.autograd.Function):
         return h
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
         weights, *sources = ctx.saved_tensors
         wanted, *of_sources = ctx.needs_input_grad

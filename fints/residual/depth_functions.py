@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fints.residual.first_order import first_order
 from fints.residual.native import LANES, address, kernels
 from fints.residual.norm_arguments import NormArguments
 
@@ -176,7 +176,7 @@ class _FillAndAttend(torch.autograd.Function):
         return z, sources, queries
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, dz: Tensor | None, arrived: Tensor | None, dqueries: Tensor | None
     ) -> tuple[Tensor | None, ...]:

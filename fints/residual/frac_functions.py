@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fints.residual.first_order import first_order
 from fints.residual.native import address, kernels
 from fints.residual.norm_arguments import NormArguments
 
@@ -111,7 +111,7 @@ class _WriteAndMix(torch.autograd.Function):
         return z, carried, next_b
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, dz: Tensor | None, dcarried: Tensor | None, dnext_b: Tensor | None
     ) -> tuple[Tensor | None, ...]:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fints.residual.first_order import first_order
 from fints.residual.native import address, kernels
 from fints.residual.norm_arguments import NormArguments
 
@@ -108,7 +108,7 @@ class _WriteAndGate(torch.autograd.Function):
         return z, next_w, written
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, dz: Tensor | None, dnext_w: Tensor | None, more: Tensor | None
     ) -> tuple[Tensor | None, ...]:

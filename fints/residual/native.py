@@ -124,7 +124,8 @@ def address(tensor: Tensor | None) -> int | None:
         return None
     assert tensor.dtype == torch.float32, tensor.dtype
     assert tensor.is_contiguous(), tensor.stride()
-    return tensor.data_ptr()
+    # An empty tensor lies nowhere, and null would say that there is none: its kernel would leave sums unset.
+    return tensor.data_ptr() or LANES
 
 
 def _build(compiler: str, objects: dict[Path, Path], library: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fints.residual.first_order import first_order
 from fints.residual.native import LANES, address, kernels
 from fints.residual.norm_arguments import NormArguments
 
@@ -62,7 +62,7 @@ class _AddAndNorm(torch.autograd.Function):
         return u, h
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, du: Tensor | None, more: Tensor | None) -> tuple[Tensor | None, ...]:
         x, y, skip, scale, gain, bias, kept = ctx.saved_tensors
         width = x.shape[-1]

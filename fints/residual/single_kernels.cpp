@@ -45,13 +45,16 @@ void add_and_norm(const Sum& s, const Norm& norm, float* kept, float* h, float* 
 }
 
 // From du, and `more` that later uses of h send back, to the gradients of x and y; dy may be null where it is dx.
-// Sums over tokens, in this order: gain (d), bias (d), scale (d, to be added up unless wide), skip.
+// Sums over tokens, in this order: gain (d), bias (d), scale (d, or the first number unless wide), skip.
 void add_and_norm_back(const Sum& s, const Norm& norm, const float* kept, const float* du, const float* more,
                        float* dx, float* dy, float* sums) {
     const int64_t d = s.d;
     share(s.t, GRAIN, s.threads, 3 * d + LANES, sums, [&](int64_t first, int64_t last, float* own) {
         std::vector<float> room(d), dh(d);
         float *dgain = own, *dbias = own + d, *dscale = own + 2 * d, *dskip = own + 3 * d;
+        // What a norm sends back is almost orthogonal to what it was given: within a token a factor's terms cancel,
+        // and a sum over tokens that is not double keeps little of what is left.
+        double of_scale = 0.0, of_skip = 0.0;
         for (int64_t token = first; token < last; token++) {
             const float *x = s.x + token * d, *row = x, *y = s.y ? s.y + token * d : nullptr;
             if (y) {
@@ -60,17 +63,21 @@ void add_and_norm_back(const Sum& s, const Norm& norm, const float* kept, const 
                 row = room.data();
             }
             norm_row_back(norm, d, row, kept + 2 * token, du + token * d, dh.data(), dgain, dbias);
-            Vector along = {};
+            Vector along_x = {}, along_y = {};
             for (int64_t at = 0; at < d; at += LANES) {
                 Vector g = load(dh.data() + at);
                 if (more) g += load(more + token * d + at);
                 if (dy) store(dy + token * d + at, s.factor(at) * g);
-                if (s.scale) store(dscale + at, load(dscale + at) + g * load(y + at));
-                along += g * load(x + at);
+                if (s.scale && s.wide) store(dscale + at, load(dscale + at) + g * load(y + at));
+                if (s.scale && !s.wide) along_y += g * load(y + at);
+                if (s.skip) along_x += g * load(x + at);
                 store(dx + token * d + at, s.carried() * g);
             }
-            store(dskip, load(dskip) + along);
+            if (s.scale && !s.wide) of_scale += total(along_y);
+            if (s.skip) of_skip += total(along_x);
         }
+        if (!s.wide) dscale[0] += static_cast<float>(of_scale);
+        dskip[0] += static_cast<float>(of_skip);
     });
 }
 

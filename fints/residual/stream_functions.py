@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fints.residual.first_order import first_order
 from fints.residual.native import LANES, address, kernels
 from fints.residual.norm_arguments import NormArguments
 
@@ -153,7 +153,7 @@ class _WriteAndRead(torch.autograd.Function):
         return z, written
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dz: Tensor | None, more: Tensor | None) -> tuple[Tensor | None, ...]:
         streams, y, weights, read, gain, bias, kept = ctx.saved_tensors
         if dz is None and more is None:
@@ -225,7 +225,7 @@ class _WriteAndMap(torch.autograd.Function):
         return z, next_weights, written
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, dz: Tensor | None, dnext: Tensor | None, more: Tensor | None
     ) -> tuple[Tensor | None, ...]:
@@ -307,7 +307,7 @@ class _WriteAndGate(torch.autograd.Function):
         return u, next_weights, written
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, du: Tensor | None, dnext: Tensor | None, more: Tensor | None
     ) -> tuple[Tensor | None, ...]:

@@ -270,6 +270,15 @@ def test_code_is_dropped_when_there_is_too_much_of_it(some, x, monkeypatch):
         assert len(regions._regions) <= 2
 
 
+# The scheme of the second is plain: there it is the branches that refuse.
+@pytest.mark.parametrize("residual", ["pre_norm", "denseformer"])
+def test_a_second_derivative_is_refused_and_never_a_part_of_it(some, x, residual):
+    network = some(residual=residual)
+    loss = network.compiled()(x).mean.square().sum()
+    with pytest.raises(ValueError, match="first derivatives only"):
+        torch.autograd.grad(loss, list(network.branches.parameters()), create_graph=True)
+
+
 def test_a_longer_window_is_refused_as_by_the_network(some, x):
     fast = some(residual="pre_norm").compiled()
     with pytest.raises(ValueError, match="at most context = 12 tokens"):

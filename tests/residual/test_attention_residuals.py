@@ -269,6 +269,7 @@ def test_the_weighted_sum_and_its_gradients_are_those_of_plain_operations(shape)
         results.append([h, *torch.autograd.grad(h.square().sum(), [weights, *sources])])
     for ours, plain in zip(*results, strict=True):
         assert_close(ours, plain, rtol=0, atol=1e-12)
+    assert torch.autograd.gradgradcheck(lambda a, *v: weighted_sum(a, v), (weights, *sources))
 
 
 def test_a_sublayer_keeps_of_each_source_a_reference_and_its_scores(network):

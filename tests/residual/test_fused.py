@@ -1,4 +1,4 @@
-"""The fused forms of streams, fractions, gates and frozen norms are the plain steps, forward and backward."""
+"""The fused forms of all but attention over depth are the plain steps, forward and backward."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from fints.residual import build_residual
 from fints.residual.fused import Fused, fused
 from fints.residual.fused_frac import FusedFrac
 from fints.residual.fused_gated import FusedGated
-from fints.residual.fused_single import FusedPostNorm
+from fints.residual.fused_single import FusedPostNorm, FusedSingle
 
 NUM_SUBLAYERS = 5
 FRACS = ("static_frac_connections", "frac_connections")
 VARIANTS = ("add_write", "convex_read", "lerp_write")
 STREAMS = ("static_hyper_connections", "dynamic_hyper_connections")
+ADDING = ("pre_norm", "learnable_skip", "layer_scale", "skip_init")
 FORMS = [
+    *((name, {}, 64, FusedSingle) for name in ADDING),
+    ("post_norm", {}, 64, FusedPostNorm),
     *((name, {"num_streams": n}, 48, Fused) for name in STREAMS for n in (1, 2, 3, 4, 5, 6, 7, 8)),
     ("dynamic_hyper_connections", {"tanh": False}, 32, Fused),
     *(("frozen_scale_post_norm", {}, width, FusedPostNorm) for width in (16, 64)),
@@ -35,8 +38,8 @@ FORMS = [
 ]
 ONE_EACH = [
     *((name, {}, 32) for name in STREAMS),
+    *((name, {}, 64) for name in (*ADDING, "post_norm", *FRACS)),
     ("frozen_scale_post_norm", {}, 48),
-    *((name, {}, 64) for name in FRACS),
     *(("gated_streams", {"variant": variant}, 32) for variant in VARIANTS),
 ]
 
@@ -171,3 +174,32 @@ def test_a_window_of_zeros_stays_finite(name, options, width):
     net = drawn(name, options, width)
     for found in results(net, fused(net["scheme"]), torch.zeros(2, 3, width, requires_grad=True)):
         assert found.isfinite().all()
+
+
+@pytest.fixture
+def _filled():
+    """What was allocated and not written holds NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.mark.usefixtures("_filled")
+@pytest.mark.parametrize("windows", [0, 2])
+@pytest.mark.parametrize(("name", "options", "width"), ONE_EACH)
+def test_all_that_is_returned_was_written_without_a_window_too(name, options, width, windows):
+    net, x = drawn(name, options, width), tokens(width)[:windows].detach().requires_grad_()
+    z = passed(fused(net["scheme"]), net["branches"], x)
+    found = [z, *torch.autograd.grad(z.sum(), [x, *net["scheme"].parameters()])]
+    for each in found:
+        assert each.isfinite().all()
+        assert windows or not each.any()
+
+
+@pytest.mark.parametrize(("name", "options", "width"), ONE_EACH)
+def test_a_second_derivative_is_refused_and_never_a_part_of_it(name, options, width):
+    net, x = drawn(name, options, width), tokens(width)
+    z = passed(fused(net["scheme"]), net["branches"], x)
+    with pytest.raises(ValueError, match="first derivatives only"):
+        torch.autograd.grad(z.pow(3).sum(), x, create_graph=True)

@@ -1,4 +1,4 @@
-"""Every scheme of one stream has the right derivatives, at random parameters."""
+"""Every scheme of one stream, and mixtures of two, has the right derivatives, at random parameters."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ CASES = [
     ("window_rescaled_pre_norm", {}),
     ("window_scale_restoring_post_norm", {}),
     ("frozen_scale_post_norm", {}),
+    ("mix_ln", {"post_share": 0.5}),
+    ("by_depth", {"segments": [["static_hyper_connections", 1, {"num_streams": 2}], ["post_norm", 1]]}),
 ]
+# Those that need two blocks to show what they are.
+MIXTURES = ("mix_ln", "by_depth")
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_gradients_agree_with_finite_differences(network, name, options):
-    net = network(name, options, width=6, num_sublayers=2, random=True, norm_eps=1e-5)
+    num_sublayers = 4 if name in MIXTURES else 2
+    net = network(name, options, width=6, num_sublayers=num_sublayers, random=True, norm_eps=1e-5)
     names = [key for key, _ in net.residual.named_parameters()]
     values = [parameter.detach().requires_grad_() for parameter in net.residual.parameters()]
     # The scale of a window is a constant for the gradient, though it depends on x.
