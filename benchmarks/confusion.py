@@ -32,10 +32,9 @@ import numpy as np
 import polars as pl
 
 from fints.config import Experiment, override
-from fints.diagnostics import manipulation_check
 from fints.evaluation.causes import LEAST_CLUSTERS, judge_causes
 from fints.interventions import DOSES, changes
-from fints.study.causes import mean_mediators
+from fints.study.causes import check_of, mean_mediators
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panel
 from fints.study.panel_store import Fits
@@ -100,7 +99,7 @@ def main() -> int:
             ill[level] = _fits(planted, panels, kept, asked.keep, other_seed=name == "healthy")
         before = mean_mediators(ill["none"], ill["none"].table, panels)
         checked = {
-            one: manipulation_check(before, mean_mediators(ill[level], ill[level].table, panels), cause=one)
+            one: check_of(before, mean_mediators(ill[level], ill[level].table, panels), one)
             for one, level in CAUSES.items()
         }
         penalty = {level: _excess(ill[level]) - _excess(well[level]) for level in LEVELS}

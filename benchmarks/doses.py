@@ -24,9 +24,9 @@ from typing import Any
 import polars as pl
 
 from fints.config import Experiment, override
-from fints.diagnostics import MEDIATORS, manipulation_check
+from fints.diagnostics import MEDIATORS
 from fints.interventions import RELIEFS, changes
-from fints.study.causes import mean_mediators
+from fints.study.causes import check_of, mean_mediators
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panel
 from fints.study.panel_store import Fits
@@ -102,14 +102,14 @@ def main() -> int:
     half = len(panels) // 2
     if half:
         halves = [mean_mediators(plain, plain.table, part) for part in (panels[:half], panels[half:])]
-        _row("chance alone", None, manipulation_check(*halves, cause="noise").moves, names, plain, "")
+        _row("chance alone", None, check_of(*halves, "noise").moves, names, plain, "")
     else:
         _row("none", None, {}, names, plain, "")
     for (name, dose), (_, cause) in arms.items():
         if name == "none":
             continue
         own = fits[name, dose]
-        check = manipulation_check(before, mean_mediators(own, own.table, panels), cause=cause)
+        check = check_of(before, mean_mediators(own, own.table, panels), cause)
         _row(name, dose, check.moves, names, own, "passed" if check.passed else check.reason)
     return 0
 

@@ -36,7 +36,8 @@ RELIEFS: dict[str, Relief] = {
     "weight_decay": Relief(cause="noise", placebo=None, doses=(0.03, 0.1, 0.3)),
     "dropout": Relief(cause="noise", placebo=None, doses=(0.1, 0.2, 0.4)),
 }
-# The doses of a confirmatory study, of a relief and its placebo: those of `python benchmarks/doses.py`.
+# The doses of a confirmatory study, of a relief and its placebo. They are guesses until `python
+# benchmarks/doses.py` has been run at the size of the study, which is to be before its first fit.
 DOSES: dict[str, float] = {
     "gradient_equaliser": 1.0,
     "gradient_equaliser_placebo": 1.0,

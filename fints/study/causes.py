@@ -20,7 +20,7 @@ from fints.study.cells import plain_mean
 from fints.study.panel_design import PanelArm, PanelStudy
 from fints.study.panel_store import Fits
 
-__all__ = ["CauseCell", "cause_cells", "interval", "mean_mediators", "plain_rows"]
+__all__ = ["CauseCell", "cause_cells", "check_of", "interval", "mean_mediators", "plain_rows"]
 
 # The factors of such a study; every other one is averaged over by none: there is no other.
 CELL, DEPTH, RELIEF = ("residual", "tier"), "depth", "relief"
@@ -148,14 +148,10 @@ def _cell(
     causes = {cause: level for cause, level in settings["causes"].items() if level in levels}
     placebos = {cause: level for cause, level in settings["placebos"].items() if level in levels}
     means = {level: mean_mediators(fits, tables[deep, level], panels) for level in levels}
-    checks = {
-        cause: manipulation_check(means["none"], means[level], cause=cause) for cause, level in causes.items()
-    }
+    checks = {cause: check_of(means["none"], means[level], cause) for cause, level in causes.items()}
     passed = {cause: check.passed for cause, check in checks.items()}
     halves = [mean_mediators(fits, tables[deep, "none"], panels[start::2]) for start in (0, 1)]
-    known = [name for name in halves[0] if name in halves[1]]
-    first = next(iter(checks), "noise")
-    chance = manipulation_check(*halves, cause=first).moves if known and len(panels) > 1 else {}
+    chance = check_of(halves[0], halves[1], "noise").moves if len(panels) > 1 else {}
 
     def judged(by: Mapping[str, list[float]]) -> CausesVerdict | None:
         if len(panels) < LEAST_CLUSTERS:
@@ -189,6 +185,19 @@ def _cell(
         panels=panels,
         diverged=sum(outcome == "diverged" for outcome in outcomes),
     )
+
+
+def check_of(
+    before: Mapping[str, list[float]], after: Mapping[str, list[float]], cause: str
+) -> ManipulationCheck:
+    """Compare what was measured at the same places on both sides; fits that diverged were not measured."""
+    alike = [name for name in before if name in after and len(before[name]) == len(after[name])]
+    lost = sorted({*before, *after} - set(alike))
+    if lost or not any(name in alike for name in MEDIATORS[cause]):
+        moves = {name: relative_move(before[name], after[name]) for name in alike}
+        reason = f"not measured on both sides: {', '.join(lost or MEDIATORS[cause])}"
+        return ManipulationCheck(cause=cause, passed=False, moves=moves, reason=reason)
+    return manipulation_check(before, after, cause=cause)
 
 
 def _direct(

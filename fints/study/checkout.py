@@ -25,10 +25,14 @@ def refuse_uncommitted(study: Study | PanelStudy, path: Path) -> None:
     """Refuse to make claims from a study, or with code that affects its numbers, that no commit holds."""
     from fints.study.baselines import SOURCES
     from fints.study.fingerprint import AFFECTS_BASELINES, AFFECTS_NUMBERS, PACKAGE
+    from fints.study.panel_cells import PANEL_SOURCES
+    from fints.study.panel_design import PanelStudy
 
     entries = {*AFFECTS_NUMBERS, *AFFECTS_BASELINES}
     for name in study.baselines:
         entries.update(SOURCES.get(name, ()))
+    if isinstance(study, PanelStudy):
+        entries = set(PANEL_SOURCES)
     changed = shown(path) if _uncommitted(path, path.name) else ""
     # An installed package is under no version control, or ignored by it: git then names nothing.
     if not changed and (lines := _uncommitted(PACKAGE / "config.py", *sorted(entries))):

@@ -39,7 +39,7 @@ class Days:
 class PanelFit:
     """One training: an arm at a design point on a panel with a seed.
 
-    `design` names what is fitted, `key` that with the code and the release of torch it is fitted by.
+    `design` names what is fitted, `key` that with the code (`sources`) and the release of torch.
     `simulation` is what `fints.data.simulate` is called with. A fit of role "tuning" is told its validation
     loss alone; `watched` says whether a final one stores mediators, profiles and probes.
     """
@@ -54,6 +54,7 @@ class PanelFit:
     experiment: dict[str, Any]
     simulation: dict[str, Any]
     days: dict[str, int]
+    sources: str = ""
     watched: bool = False
     seconds: float = 0.0
 

@@ -67,7 +67,8 @@ def run_panel_fit(cell: PanelFit, *, tmp: Path, fits: Path) -> Path:
     fresh = tmp / f"{cell.key}-{os.getpid()}"
     fresh.mkdir(parents=True, exist_ok=True)
     timing = found.pop("timing")
-    identity = {name: getattr(cell, name) for name in ("key", "arm", "role", "panel", "seed", "point")}
+    names = ("key", "arm", "role", "panel", "seed", "point", "sources")
+    identity = {name: getattr(cell, name) for name in names}
     write_json(fresh / "result.json", {**identity, **found})
     if rows:
         write_json(fresh / "rows.json", rows)

@@ -125,6 +125,7 @@ class PanelPlan:
                 experiment=tree,
                 simulation=dict(arm.simulation),
                 days=days,
+                sources=self.sources,
                 watched=watched,
                 seconds=seconds,
             )

@@ -24,6 +24,7 @@ from fints.study.document import (
     to_markdown,
 )
 from fints.study.estimates import duration
+from fints.study.fingerprint import torch_version
 from fints.study.panel_design import Answer
 from fints.study.panel_plan import PanelPlan
 from fints.study.panel_store import Fits
@@ -135,7 +136,7 @@ def _design(plan: PanelPlan) -> list[Block]:
         f"{training.batch_size} windows, {training.warmup_steps} of them warm-up, the last weights kept.",
         "Unit: the mean square of the training targets, so 0.01 is one percentage point of R2. Losses are "
         "those above the oracle's on the same windows.",
-        f"Sources `{plan.sources}`, torch {plan.spec()['torch']}, {plan.spec()['device']}.",
+        f"Code of this plan: sources `{plan.sources}`, torch {torch_version()}.",
     ]
     return [Items(items=tuple(items))]
 
@@ -171,11 +172,11 @@ def _outcomes(found: Fits) -> list[Block]:
     counts = found.table.group_by("role", "outcome").len().sort("role", "outcome").rows()
     told = ", ".join(f"{number} {role} {outcome}" for role, outcome, number in counts)
     seconds = duration(float(found.table["seconds"].sum()))
-    return [
-        Text(
-            text=f"{told}. A diverged fit enters as the zero forecast. All fits one after another: {seconds}."
-        )
-    ]
+    made = found.table.group_by("sources").len().sort("len", "sources", descending=True).rows()
+    code = "; ".join(f"{counted(number, 'fit')} with sources `{sources}`" for sources, number in made)
+    text = f"{told}. A diverged fit enters as the zero forecast. All fits one after another: {seconds}."
+    mixed = " **They are not all of one code.**" if len(made) > 1 else ""
+    return [Text(text=text), Text(text=f"Made by: {code}.{mixed}")]
 
 
 def _numbers(values: tuple[int, ...]) -> str:

@@ -179,6 +179,16 @@ def test_the_start_of_training_is_no_part_of_a_check() -> None:
     assert moves == pytest.approx(cell(fits).checks["gradient"].moves)
 
 
+def test_a_relief_under_which_every_deep_fit_diverged_carries_no_verdict() -> None:
+    fits = made_up(study(), {"gradient_equaliser": 0.9}, moved=WORKS)
+    lost = fits.rows.filter(~pl.col("key").str.contains("depth_2-gradient_equaliser-"))
+    found = cell(Fits(table=fits.table, rows=lost, missing=0))
+    assert not found.checks["gradient"].passed
+    assert found.checks["gradient"].reason.startswith("not measured on both sides")
+    assert "gradient" in found.verdict.untested
+    assert found.direct is None
+
+
 @pytest.mark.slow
 def test_the_figures_of_an_answer_are_there_and_the_same_twice(tmp_path: Path) -> None:
     fits = made_up(study(), {"gradient_equaliser": 0.9}, moved=WORKS)

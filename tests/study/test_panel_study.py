@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,9 @@ FACTORS: dict[str, Any] = {
     "depth": {"1": {"model.depth": 1}, "2": {"model.depth": 2}},
     "relief": {"none": {}, "dropout": {"model.dropout": 0.2}},
 }
+
+
+COMMANDS = {"run": "python tiny.py run", "report": "python tiny.py report"}
 
 
 def study(**changes: Any) -> PanelStudy:
@@ -160,6 +165,38 @@ def test_an_arm_is_tuned_before_it_is_judged_and_a_fault_is_tried_again(
         assert again.table.drop("seconds").sort("key").equals(found.table.drop("seconds").sort("key"))
     assert pages[0] == pages[1]
     assert "this run states no question beforehand" in pages[0]
+    assert f"16 fits with sources `{made.sources}`." in pages[0]
+    # Fits that other code made count too, and the page says so.
+    mixed = collect(made, folder, {})
+    other = mixed.table.with_columns(
+        sources=pl.when(pl.col("panel") == 101).then(pl.lit("older")).otherwise("sources")
+    )
+    write_panel_report(made, replace(mixed, table=other), folder.path, declared=None, commands=COMMANDS)
+    assert "They are not all of one code" in (folder.path / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_worker_fits_what_it_is_told_and_ends_with_its_input(tmp_path: Path) -> None:
+    made = plan("smoke")
+    folder = StudyFolder(tmp_path, made.name, made.label)
+    first, second = made.tuning_fits(made.arms[0])
+    broken = replace(second, experiment={"model": {"width": -1}})
+    lines = [{"folder": str(folder.path), "slot": 0}, first.to_dict(), broken.to_dict()]
+    with folder.held():
+        words = [sys.executable, "-m", "fints.study.panel_worker"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(words, text=True, **pipes) as worker:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            worker.stdin.write("".join(json.dumps(line) + "\n" for line in lines))
+            worker.stdin.flush()
+            told = [json.loads(worker.stdout.readline()) for _ in range(3)]
+            # Its input ends, as it does when its parent dies.
+            worker.stdin.close()
+            assert worker.wait(timeout=300) == 0
+    assert [event["event"] for event in told] == ["ready", "done", "failed"]
+    assert "model.width = -1 cannot be used" in told[2]["error"]
+    assert folder.finished(first.key)
 
 
 @pytest.mark.slow
