@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tarfile
+import threading
 from pathlib import Path, PurePosixPath
 
 from fints.study.store import MANIFEST, damage
@@ -61,7 +62,7 @@ def unpack(content: bytes, wanted: str, final: Path, *, tmp: Path) -> None:
     """
     if checksum(content) != wanted:
         raise ValueError(f"fit {final.name} in the storage must be as it was stored, and has changed.")
-    fresh = tmp / f"{final.name}-{os.getpid()}-fetched"
+    fresh = tmp / f"{final.name}-{os.getpid()}-{threading.get_ident()}"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from fints.study.liveness import Liveness
 from fints.study.shared import SharedStore
+from fints.study.store import damage
 
 __all__ = ["Alone", "Company", "Many"]
 
@@ -61,8 +63,10 @@ class Many(Company):
         self._holds = False
 
     def find(self, key: str, fits: Path) -> Path | None:
-        """Fetch the fit if it is not here."""
+        """Fetch the fit if it is not here, or not whole."""
         final = fits / key
+        if final.is_dir() and damage(final):
+            shutil.rmtree(final)
         if not final.is_dir():
             if key not in self._store.losses(self._study):
                 return None

@@ -106,6 +106,7 @@ class Tracker:
         """Write a finished fit's numbers into its run and close it; a run that is closed stays as it is."""
         if cell.key in self._finished:
             return
+        folder = self._company.find(cell.key, folder.parent) or folder
         self.start(cell)
         with self._timed("calls"):
             self._complete(self._children[cell.key], cell.key, folder)
