@@ -31,6 +31,7 @@ STUDY = Study(
     presets={
         "smoke": Preset(levels={"depth": ("1",)}, claim="none"),
         "quick": Preset(),
+        "chaos": Preset(levels={"depth": ("1",)}, seeds=(10, 11, 12, 13, 14), claim="none"),
         "longer": Preset(changes={"training.steps": 200}, seeds=(10, 11), claim="none"),
     },
 )
