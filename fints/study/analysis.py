@@ -126,7 +126,10 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
     forecasts = read_table(
         folder, "forecasts", ["arm", "fold", "seed", "date", "asset", "forecast", "realised"]
     )
-    baselines = optional_table(folder, "baselines")
+    # All of them before any is used: a damaged one is told at once.
+    baselines, profiles, mixing, history = (
+        optional_table(folder, name) for name in ("baselines", "profiles", "mixing", "history")
+    )
     final = final_fits(spec, fits)
     rows, dropped = judged_rows(forecasts, final)
     rows = with_references(rows, baselines)
@@ -168,9 +171,9 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
         baselines=baseline_rows(baselines, rows, horizon, spec.get("baselines", DEFAULT_BASELINES)),
         outcomes=outcome_counts(spec, final, fits),
         tried=tried_points(spec, fits),
-        profiles=mean_profiles(spec, optional_table(folder, "profiles"), final),
-        mixing=mean_mixing(spec, optional_table(folder, "mixing"), final),
-        history=mean_history(spec, optional_table(folder, "history"), final),
+        profiles=mean_profiles(spec, profiles, final),
+        mixing=mean_mixing(spec, mixing, final),
+        history=mean_history(spec, history, final),
         oracle=oracle_bins(spec, frames, final),
         scope=scope,
     )
