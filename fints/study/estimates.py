@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Set
+from functools import cache
 from typing import TYPE_CHECKING
 
 from fints.config import Experiment, override
@@ -83,8 +85,15 @@ def weight_bytes(plan: Plan) -> int:
 
 def fit_bytes(experiment: Experiment) -> int:
     """Return the memory one fit needs for weights, optimiser and activations, in bytes."""
+    return _fit_bytes(_written(experiment))
+
+
+# Networks are built to be counted, and a plan asks several times for each.
+@cache
+def _fit_bytes(written: str) -> int:
     from fints.model import estimate_memory
 
+    experiment = Experiment.from_dict(json.loads(written))
     return int(
         estimate_memory(
             experiment.model,
@@ -138,10 +147,20 @@ def memory_shortage(plan: Plan, *, workers: int, done: Set[str] = frozenset()) -
 
 def parameters(experiment: Experiment) -> int:
     """Return the number of trainable numbers of an arm."""
+    return _parameters(_written(experiment))
+
+
+@cache
+def _parameters(written: str) -> int:
     from fints.model import parameter_count
 
+    experiment = Experiment.from_dict(json.loads(written))
     data = experiment.data
     return parameter_count(experiment.model, num_features=len(data.features), context=data.context)
+
+
+def _written(experiment: Experiment) -> str:
+    return json.dumps(experiment.to_dict(), sort_keys=True)
 
 
 def duration(seconds: float) -> str:
