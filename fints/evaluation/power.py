@@ -126,12 +126,12 @@ def detectable_r2(*, dates: int, assets: float, power: float = 0.8, alpha: float
 
     `dates` counts outcomes that do not overlap, `assets` is their effective number. At most 1.
     """
-    from scipy import stats
+    from scipy.special import ndtri
 
     _check_power(power, alpha)
     if not (dates > 0 and assets > 0):
         raise ValueError(f"need dates > 0 and assets > 0; got {dates!r}, {assets!r}.")
-    needed = float(stats.norm.ppf(1 - alpha) + stats.norm.ppf(power))
+    needed = float(ndtri(1 - alpha) + ndtri(power))
     return min(1.0, needed**2 / (dates * assets))
 
 
