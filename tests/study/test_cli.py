@@ -6,7 +6,9 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,15 +20,36 @@ TINY = Path(__file__).parent / "tiny.py"
 STUDY = runpy.run_path(str(TINY))["STUDY"]
 
 
-def call(*words: str, study: Path = TINY, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(study), *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-        check=False,
+class Told(NamedTuple):
+    """How a command ended and what it said."""
+
+    returncode: int | str | None
+    stdout: str
+    stderr: str
+
+
+Call = Callable[..., Told]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """A verb of a study in this process; a study started as a file is among the runs of test_run.py."""
+
+    def in_this_process(*words: str, study: Path = TINY) -> Told:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main(STUDY, words, file=study)
+        return Told(ended.value.code, *capsys.readouterr())
+
+    return in_this_process
+
+
+def started(*words: str) -> Told:
+    """The same as a process of its own."""
+    ended = subprocess.run(
+        [sys.executable, str(TINY), *words], capture_output=True, text=True, timeout=300, check=False
     )
+    return Told(ended.returncode, ended.stdout, ended.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +76,7 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("plan", "--data", "sp501-20"), "sp501-20"),
     ],
 )
-def test_wrong_use_ends_in_one_line_and_code_2(words: tuple[str, ...], message: str) -> None:
+def test_wrong_use_ends_in_one_line_and_code_2(call: Call, words: tuple[str, ...], message: str) -> None:
     told = call(*words)
     assert told.returncode == 2
     assert told.stdout == ""
@@ -61,7 +84,7 @@ def test_wrong_use_ends_in_one_line_and_code_2(words: tuple[str, ...], message: 
     assert message in told.stderr
 
 
-def test_a_panel_too_short_for_the_folds_is_one_line(tmp_path: Path) -> None:
+def test_a_panel_too_short_for_the_folds_is_one_line(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "short.parquet"
     simulate(num_assets=2, num_days=40, seed=1).panel.frame.write_parquet(path)
     told = call("plan", "--data", str(path))
@@ -71,10 +94,10 @@ def test_a_panel_too_short_for_the_folds_is_one_line(tmp_path: Path) -> None:
 
 
 def test_help_answers_without_torch_and_shows_examples() -> None:
-    told = call("run", "--help")
+    told = started("run", "--help")
     assert told.returncode == 0
     assert "--tracking-uri" in told.stdout
-    assert "examples:" in call("--help").stdout
+    assert "examples:" in started("--help").stdout
     probe = (
         "import sys, runpy\n"
         f"sys.argv = ['tiny.py', '--help']\n"
@@ -84,12 +107,12 @@ def test_help_answers_without_torch_and_shows_examples() -> None:
         "print([name for name in ('torch', 'mlflow', 'optuna', 'statsmodels') if name in sys.modules])\n"
     )
     loaded = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=300, check=True
     )
     assert loaded.stdout.splitlines()[-1] == "[]"
 
 
-def test_plan_says_what_would_run_and_runs_nothing(prices: Path, tmp_path: Path) -> None:
+def test_plan_says_what_would_run_and_runs_nothing(call: Call, prices: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     told = call("plan", "--data", str(prices), "--root", str(root), "--workers", "2")
     assert told.returncode == 0, told.stderr
@@ -109,7 +132,7 @@ def test_plan_says_what_would_run_and_runs_nothing(prices: Path, tmp_path: Path)
     assert max(len(line) for line in told.stdout.splitlines() if str(root) not in line) <= 80
 
 
-def test_a_report_of_nothing_says_what_to_run_first(prices: Path, tmp_path: Path) -> None:
+def test_a_report_of_nothing_says_what_to_run_first(call: Call, prices: Path, tmp_path: Path) -> None:
     told = call("report", "--data", str(prices), "--root", str(tmp_path))
     assert told.returncode == 2
     assert told.stderr.count("\n") == 1
@@ -122,7 +145,7 @@ def clone(tmp_path: Path) -> Path:
     folder = tmp_path / "clone"
     folder.mkdir()
     shutil.copy(TINY, folder / "tiny.py")
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True, timeout=30)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True, timeout=300)
     commit(folder)
     return folder
 
@@ -133,13 +156,16 @@ def commit(folder: Path) -> None:
         ("add", "."),
         ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "A study"),
     ):
-        subprocess.run(["git", *words], cwd=folder, check=True, timeout=30)
+        subprocess.run(["git", *words], cwd=folder, check=True, timeout=300)
 
 
-def test_a_study_with_uncommitted_changes_is_not_run(clone: Path, prices: Path, tmp_path: Path) -> None:
+def test_a_study_with_uncommitted_changes_is_not_run(
+    call: Call, clone: Path, prices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = clone / "tiny.py"
     study.write_text(study.read_text() + "\n# changed\n")
-    told = call("run", "--data", str(prices), "--root", str(tmp_path / "root"), study=study, cwd=clone)
+    monkeypatch.chdir(clone)
+    told = call("run", "--data", str(prices), "--root", str(tmp_path / "root"), study=study)
     assert told.returncode == 2
     assert told.stderr.count("\n") == 1
     assert "has changes that are not committed; commit them, or use --preset smoke" in told.stderr
@@ -177,9 +203,12 @@ def test_an_accelerator_gets_one_worker_unless_more_are_asked_for(
     assert cli._default_workers(made) == workers
 
 
-def test_a_study_that_git_does_not_know_is_not_run(clone: Path, prices: Path, tmp_path: Path) -> None:
+def test_a_study_that_git_does_not_know_is_not_run(
+    call: Call, clone: Path, prices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = clone / "other.py"
     shutil.copy(TINY, study)
-    told = call("run", "--data", str(prices), "--root", str(tmp_path / "root"), study=study, cwd=clone)
+    monkeypatch.chdir(clone)
+    told = call("run", "--data", str(prices), "--root", str(tmp_path / "root"), study=study)
     assert told.returncode == 2
     assert "not committed" in told.stderr
