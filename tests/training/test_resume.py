@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -186,7 +184,7 @@ def test_a_damaged_checkpoint_is_refused_before_anything_is_trained(network, win
 
 
 PROGRAM = """
-import json, sys
+import json, os, signal, sys, time
 from pathlib import Path
 import torch
 from fints.config import ModelConfig, TrainingConfig
@@ -202,39 +200,61 @@ class Windows:
     def gather(self, positions): return self.inputs[positions], self.targets[positions]
 
 config = TrainingConfig(steps=120, warmup_steps=5, batch_size=16, evaluate_every=5, device="cpu")
-model = build(ModelConfig(width=8, depth=2, num_heads=2, dropout=0.1), num_features=3, context=6, seed=0)
-path = Path(sys.argv[1])
-result = fit(model, Windows(50, 0), Windows(20, 1), config, seed=1, checkpoint=path, checkpoint_every=1,
-             on_row=lambda row: print("row", flush=True))
-weights = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
-print(json.dumps([result.history, result.best_step, weights]), flush=True)
+
+def train(path, say):
+    model = build(ModelConfig(width=8, depth=2, num_heads=2, dropout=0.1), num_features=3, context=6, seed=0)
+    result = fit(model, Windows(50, 0), Windows(20, 1), config, seed=1, checkpoint=path, checkpoint_every=1,
+                 on_row=lambda row: say("row"))
+    weights = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+    say(json.dumps([result.history, result.best_step, weights]))
+
+def started(path):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            with os.fdopen(write, "w", buffering=1) as told:
+                train(path, lambda line: told.write(line + "\\n"))
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write)
+    return child, os.fdopen(read)
+
+def ended(child, told):
+    lines = told.read().splitlines()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return json.loads(lines[-1])
+
+folder = Path(sys.argv[1])
+whole = ended(*started(folder / "whole.pt"))
+for kill in range(5):
+    child, told = started(folder / "killed.pt")
+    # Rows tell that it trains; a fixed spread of delays then falls on different moments.
+    for _ in range(4):
+        assert told.readline() == "row\\n"
+    time.sleep(0.003 * kill)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    told.close()
+print(json.dumps([whole, ended(*started(folder / "killed.pt"))]))
 """
 
 
 @pytest.mark.slow
 def test_kill_9_at_any_moment_loses_nothing(tmp_path):
-    """Real signals, also in the middle of writing a checkpoint, which each step does here."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", PROGRAM]
-    whole = subprocess.run(
-        [*command, str(tmp_path / "whole.pt")], env=environment, capture_output=True, text=True, check=True
+    """Real signals, also in the middle of writing a checkpoint, which each step does here.
+
+    Each training is a process forked from one that has torch loaded, which takes longer than to train.
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    path, kills = tmp_path / "killed.pt", 0
-    while True:
-        process = subprocess.Popen(
-            [*command, str(path)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        if kills < 5:
-            # Rows tell that it trains; a fixed spread of delays then falls on different moments.
-            for _ in range(4):
-                process.stdout.readline()
-            time.sleep(0.003 * kills)
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            assert process.returncode == -signal.SIGKILL
-            kills += 1
-            continue
-        output, errors = process.communicate()
-        assert process.returncode == 0, errors
-        break
-    assert json.loads(output.splitlines()[-1]) == json.loads(whole.stdout.splitlines()[-1])
+    assert run.returncode == 0, run.stderr
+    whole, killed = json.loads(run.stdout)
+    assert killed == whole
