@@ -99,7 +99,7 @@ BAD_BYTES = {
     "cut.csv.gz": (gzip.compress((HEAD + GOOD * 99).encode())[:40], "damaged or cut short"),
     "text.parquet": (b"date,asset", "not a readable parquet"),
     "cut.parquet": (b"PAR1\x00\x00", "not a readable parquet"),
-    "nul.csv": (b"\x00\x01\x02\x03", "holds bytes of zero"),
+    "nul.csv": (b"\x00\x01\x02\x03", "line 1 holds a byte of zero"),
     "utf16 without mark.csv": ((HEAD + GOOD).encode("utf-16-le"), "UTF-16 without its mark"),
 }
 

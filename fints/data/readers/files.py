@@ -340,9 +340,10 @@ def _decoded(path: Path, raw: bytes) -> bytes:
         except UnicodeDecodeError as error:
             raise ValueError(_not_utf8(path, raw)) from error
     if "\0" in text:
+        place = text.count("\n", 0, text.index("\0")) + 1
         raise ValueError(
-            f"{path}: holds bytes of zero, as damaged text does and UTF-16 without its mark. Save it as "
-            "UTF-8."
+            f"{path}: line {place} holds a byte of zero, as damaged text does and UTF-16 without its mark. "
+            "Save the file in UTF-8."
         )
     if not text.strip():
         raise ValueError(f"{path}: is empty. Give a header line and one row a date.")
