@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,8 @@ def log_models(plan: Plan, folder: StudyFolder, analysis: Analysis, tracker: Tra
     """Log and register every arm's forecaster and set the alias ``champion``.
 
     What stands there already is left as it is, so this may be killed and repeated. The alias is taken from
-    an older version where there is no champion now.
+    an older version where there is no champion now. How long it took is a line of ``models.jsonl`` in the
+    study's folder.
 
     Parameters
     ----------
@@ -69,7 +71,9 @@ def log_models(plan: Plan, folder: StudyFolder, analysis: Analysis, tracker: Tra
     import polars as pl
 
     from fints.registry import default_tracking_uri, log
+    from fints.study.runner import append_line
 
+    clock = time.perf_counter()
     fits = pl.read_parquet(folder.path / "fits.parquet").to_dicts()
     final = [row for row in fits if row["role"] == "final"]
     made = LoggedModels(model_name(plan), champion(analysis.spec, fits, analysis.decision))
@@ -93,6 +97,8 @@ def log_models(plan: Plan, folder: StudyFolder, analysis: Analysis, tracker: Tra
             metrics=_mean_metrics(folder, own),
         ).version
     _name_champion(tracker.client, made)
+    seconds = time.perf_counter() - clock
+    append_line(folder.path / "models.jsonl", {"models": len(made.versions), "seconds": seconds})
     return made
 
 
