@@ -52,10 +52,11 @@ def walk(panel: Panel) -> WalkForwardForecaster:
 class Store:
     """An MLflow store of its own, with an experiment and a run."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, tables: Path) -> None:
         from mlflow import MlflowClient
 
         self.root = root
+        shutil.copy(tables, root / "mlflow.db")
         self.uri = f"sqlite:///{root / 'mlflow.db'}"
         self.client: Any = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
         self.experiment = self.client.create_experiment(
@@ -80,8 +81,8 @@ class Store:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
+def store(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Store:
+    return Store(tmp_path_factory.mktemp("store"), mlflow_tables)
 
 
 @pytest.fixture(scope="module")
