@@ -37,7 +37,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 def test_star_import_brings_the_public_names_only() -> None:
     script = "from fints import *; print(sorted(n for n in dir() if not n.startswith('__')))"
     run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
     )
     assert run.stdout.strip() == str(sorted(set(fints.__all__) - {"__version__"}))
 
@@ -50,7 +50,7 @@ def test_the_version_is_the_same_wherever_it_stands() -> None:
 
 def test_python_m_fints_is_the_command() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "fints", "--version"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", "fints", "--version"], capture_output=True, text=True, check=True, timeout=300
     )
     assert run.stdout == f"fints {fints.__version__}\n"
 

@@ -66,7 +66,7 @@ def test_every_make_target_that_is_named_exists(target: str) -> None:
 def test_every_fints_command_that_is_named_exists(command: str) -> None:
     words = [word for word in shlex.split(command)[1:] if re.fullmatch(r"-{0,2}[a-z-]+", word)]
     run = subprocess.run(
-        [sys.executable, "-m", "fints", *words, "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "fints", *words, "--help"], capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("Usage: fints")
@@ -80,7 +80,7 @@ def test_the_study_commands_that_are_named_exist() -> None:
             [sys.executable, ROOT / file, verb, "--help"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             cwd=ROOT,
         )
         assert run.returncode == 0, run.stderr
