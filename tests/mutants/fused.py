@@ -72,6 +72,13 @@ MUTANTS = (
         test=FUSED,
     ),
     Mutant(
+        mistake="fused single stream: a factor of the branch learns from what the branch read",
+        file="fints/residual/single_kernels.cpp",
+        old="along_y += g * load(y + at);",
+        new="along_y += g * load(x + at);",
+        test=FUSED,
+    ),
+    Mutant(
         mistake="fused frozen norm: a row is multiplied by sigma, not divided",
         file="fints/residual/fused_single.py",
         old="fixed = 1 / scheme.sigma[layer - 1].item()",

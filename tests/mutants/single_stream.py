@@ -104,6 +104,13 @@ MUTANTS = (
         test=f"{TESTS}/test_layer_norm_scaling.py::test_it_is_pre_norm_with_gains_over_the_root_of_the_block",
     ),
     Mutant(
+        mistake="LayerNorm scaling: a block passes its input through",
+        file=SCALING,
+        old="        return state + branch(self.norms[layer](state) * self.block_number[layer].rsqrt())\n",
+        new="        branch(self.norms[layer](state))\n        return state\n",
+        test=f"{TESTS}/test_layer_norm_scaling.py::test_layer_norm_scaling_is_its_equation",
+    ),
+    Mutant(
         mistake="LayerNorm scaling: blocks count from 0",
         file=SCALING,
         old="[(first_layer + k) // 2 + 1 for k",
