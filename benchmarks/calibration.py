@@ -207,7 +207,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--simulations", type=int, default=1000)
     parser.add_argument("--dates", type=int, default=504, help="judged dates at horizon 1")
-    parser.add_argument("--long-dates", type=int, default=1260, help="judged dates at longer horizons")
+    parser.add_argument("--long-dates", type=int, default=2520, help="judged dates at longer horizons")
     parser.add_argument("--assets", type=int, default=5)
     parser.add_argument("--panel", default="sp500-20")
     parser.add_argument("--only", nargs="+", choices=MEASURES, help="some of the tables")

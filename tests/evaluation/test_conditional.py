@@ -26,7 +26,7 @@ def known_volatility(y: np.ndarray, horizon: int) -> np.ndarray:
 @pytest.mark.parametrize("horizon", [1, 3])
 def test_giacomini_white_is_the_wald_statistic_of_its_moments(forecasts, horizon: int):
     rng = np.random.default_rng(0)
-    y, a, b = rng.standard_normal((3, 450, 4)) * np.array([1.0, 0.4, 0.3]).reshape(3, 1, 1)
+    y, a, b = rng.standard_normal((3, 750, 4)) * np.array([1.0, 0.4, 0.3]).reshape(3, 1, 1)
     found = giacomini_white(forecasts(y, a), forecasts(y, b), horizon=horizon)
     d, v = ((y - a) ** 2 - (y - b) ** 2).mean(axis=1)[::horizon], known_volatility(y, horizon)[::horizon]
     d, v = d[np.isfinite(v)], v[np.isfinite(v)]
@@ -57,7 +57,7 @@ def test_giacomini_white_tells_who_wins_when_volatility_is_high(forecasts):
 
 
 def test_giacomini_white_says_nothing_where_it_cannot(forecasts):
-    y, a, b = np.random.default_rng(2).standard_normal((3, 90, 3))
+    y, a, b = np.random.default_rng(2).standard_normal((3, 190, 3))
     assert giacomini_white(forecasts(y, a), forecasts(y, b)).p is None
     assert giacomini_white(forecasts(y, a), forecasts(y, a)).p == 1.0
     short = pl.DataFrame({"date": forecasts(y, a)["date"].unique().sort()[:-1], "volatility": 1.0})
