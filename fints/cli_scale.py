@@ -64,7 +64,8 @@ def worker(
     from fints.study.stores import check_tracker
 
     with refusing():
-        if tracking_uri:
+        # A server may be away for the moment; what is no server is refused at once.
+        if tracking_uri and not tracking_uri.startswith(("http://", "https://")):
             check_tracker(Path(), tracking_uri)
         store = open_shared(storage)
         place = scratch or Path(tempfile.mkdtemp(prefix="fints-worker-"))
@@ -86,6 +87,8 @@ def worker(
         except RuntimeError as error:
             print(f"error: {error}")
             raise typer.Exit(1) from error
+        except OSError as error:
+            raise Refusal(f"--scratch {place} must be a folder with room to write: {error}.") from error
         finally:
             store.close()
             if scratch is None:

@@ -286,22 +286,24 @@ def _take_part(part: _Part, me: Any, caught: list[int]) -> tuple[Engine, Many]:
         "keep_weights": part.queue.facts["keep_weights"],
         "beats": interval,
     }
-    pool = Pool(part.workers, start, part.folder.logs)
-    engine = Engine(
-        part.name,
-        store=part.store,
-        queue=part.queue,
-        pool=pool,
-        recorder=recorder,
-        report=part.report,
-        folder=part.folder,
-        worker=me.name,
-        interval=interval,
-    )
+    pool: Pool | None = None
     try:
+        pool = Pool(part.workers, start, part.folder.logs)
+        engine = Engine(
+            part.name,
+            store=part.store,
+            queue=part.queue,
+            pool=pool,
+            recorder=recorder,
+            report=part.report,
+            folder=part.folder,
+            worker=me.name,
+            interval=interval,
+        )
         engine.run(caught)
     finally:
-        pool.stop()
+        if pool is not None:
+            pool.stop()
         recorder.leave()
         beats.close()
     return engine, company

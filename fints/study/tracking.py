@@ -70,6 +70,8 @@ class Tracker:
         self._parents: dict[str, str] = {}
         self._children: dict[str, str] = {}
         self._finished: set[str] = set()
+        # Arms that had been closed: they run again when one of their fits does, not by being looked at.
+        self._ended: set[str] = set()
         self.seconds: dict[str, float] = {}
         self.experiment_id = ""
         self.uri = ""
@@ -100,6 +102,9 @@ class Tracker:
         if cell.key in self._finished or cell.key in self._children:
             return
         with self._timed("calls"):
+            if cell.arm in self._ended:
+                self._client.update_run(self._parents[cell.arm], status="RUNNING")
+                self._ended.discard(cell.arm)
             self._create_child(cell)
 
     def finish(self, cell: Cell, folder: Path) -> None:
@@ -224,6 +229,7 @@ class Tracker:
                 break
         self._parents.clear()
         self._children.clear()
+        self._ended.clear()
         finished = {
             run.data.tags.get("fints.key", "")
             for run in runs
@@ -237,6 +243,8 @@ class Tracker:
             if tags.get("fints.role") == "arm":
                 if ours:
                     self._parents.setdefault(tags["fints.arm"], run_id)
+                    if not running:
+                        self._ended.add(tags["fints.arm"])
                 elif running:
                     self._client.set_terminated(run_id, "KILLED")
             elif not running or (writer != self._company.me and self._company.living(writer)):
@@ -250,9 +258,7 @@ class Tracker:
                 self._client.set_terminated(run_id, "KILLED")
         self._finished = finished
         for arm in self._spec["arms"]:
-            if arm["name"] in self._parents:
-                self._client.update_run(self._parents[arm["name"]], status="RUNNING")
-            else:
+            if arm["name"] not in self._parents:
                 self._parents[arm["name"]] = self._create_parent(arm)
 
     def _create_parent(self, arm: Mapping[str, Any]) -> str:

@@ -183,8 +183,9 @@ class Round:
         libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
         if not libraries:
             return "left out: libfaketime is not installed"
-        step = self.draw.choice(("-3h", "+3h", "-400d"))
-        self.work("early", LD_PRELOAD=str(libraries[0]), FAKETIME=step, FAKETIME_DONT_FAKE_MONOTONIC="1")
+        # Told to leave the steady clock alone, libfaketime 0.9.10 breaks time.sleep.
+        step = self.draw.choice(("-3h", "+3h"))
+        self.work("early", LD_PRELOAD=str(libraries[0]), FAKETIME=step)
         return f"a worker's by {step}"
 
     def wait(self, seconds: float) -> list[str]:
