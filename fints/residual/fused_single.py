@@ -93,5 +93,5 @@ class FusedPostNorm:
             return pending[0]
         with full_precision(pending[0]):
             scheme, norm = self.scheme, norm_arguments(self.scheme.norms[layer - 1])
-            fixed = 1 / scheme.sigma[layer - 1].item() if isinstance(scheme, FrozenScalePostNorm) else 0.0
+            fixed = 1 / scheme.sigma[layer - 1].item() if isinstance(scheme, FrozenScalePostNorm) else -1.0
             return add_and_norm(PendingSum(*pending), None, None, norm, fixed)[0]

@@ -51,12 +51,12 @@ inline void totals(const Vector* v, float* sums) {
 }
 
 // LayerNorm, or RMSNorm where not centred. The bias may be left out; without a gain there is no norm at all. Where
-// `fixed` is not 0 it is what every row is multiplied by, not one over the row's own root mean square.
+// `fixed` is not below 0 it is what every row is multiplied by, not one over the row's own root mean square.
 struct Norm {
     const float *gain, *bias;
     int centred;
     float eps;
-    float fixed = 0.0f;
+    float fixed = -1.0f;
 };
 
 // z = N(u) of one row; keeps its mean and what it was multiplied by in `kept`.
@@ -72,7 +72,7 @@ inline void norm_row(const Norm& norm, int64_t d, const float* u, float* kept, f
         mean = total(sum) / d;
     }
     float scale = norm.fixed;
-    if (!scale) {
+    if (scale < 0.0f) {
         Vector squares = {};
         for (int64_t at = 0; at < d; at += LANES) {
             const Vector v = load(u + at) - mean;
@@ -105,7 +105,7 @@ inline void norm_row_back(const Norm& norm, int64_t d, const float* u, const flo
         sum += dx;
         along += dx * x;
     }
-    const float centre = norm.centred ? total(sum) / d : 0.0f, slope = norm.fixed ? 0.0f : total(along) / d;
+    const float centre = norm.centred ? total(sum) / d : 0.0f, slope = norm.fixed < 0.0f ? total(along) / d : 0.0f;
     for (int64_t at = 0; at < d; at += LANES) {
         const Vector x = (load(u + at) - mean) * scale, dx = load(dz + at) * load(norm.gain + at);
         store(du + at, (dx - centre - x * slope) * scale);

@@ -22,11 +22,11 @@ class PendingSum(NamedTuple):
 
 
 def add_and_norm(
-    pending: PendingSum, skip: Tensor | None, scale: Tensor | None, norm: NormArguments, fixed: float = 0.0
+    pending: PendingSum, skip: Tensor | None, scale: Tensor | None, norm: NormArguments, fixed: float = -1.0
 ) -> tuple[Tensor, Tensor]:
     """Return N(h) and h = skip x + scale y; skip is one number, scale one or (D,), and None is 1.
 
-    Where `fixed` is not 0, the norm multiplies by it and not by one over each token's root mean square.
+    Where `fixed` is not below 0, the norm multiplies by it and not by one over each token's root mean square.
     """
     if pending[1] is None:
         skip = scale = None
