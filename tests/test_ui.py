@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,9 +21,10 @@ from fints.ui import pages, store
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Path:
     """A results folder whose store has one study of two arms with a trial each, made by MLflow itself."""
     root = tmp_path_factory.mktemp("results")
+    shutil.copy(mlflow_tables, root / "mlflow.db")
     script = """
 import sys
 from mlflow import MlflowClient

@@ -15,8 +15,8 @@ __all__ = ["ConditionalTest", "giacomini_white", "pesaran_timmermann"]
 
 # Trading days over which the volatility instrument looks back.
 VOLATILITY_DAYS = 21
-# Three moments of products of losses: below this the chi-squared law is far from true. With 120 dates the test
-# rejects a true null half as often as it should (`benchmarks/calibration.py`, h = 21).
+# Three moments of products of losses: below this the chi-squared law is far from true. With 120 dates the
+# test rejects a true null half as often as it should (`benchmarks/calibration.py`, h = 21).
 FEWEST_DATES = 200
 
 

@@ -105,7 +105,7 @@ def test_what_cannot_be_compared_is_said():
         superior_ability(table(), "z")
     with pytest.raises(ValueError, match="20 dates"):
         model_confidence_set(table(dates=19))
-    with pytest.raises(ValueError, match="1 losses that are not finite"):
+    with pytest.raises(ValueError, match="1 loss not finite"):
         model_confidence_set(
             table().with_columns(
                 a=pl.when(pl.col("a") == pl.col("a").max())

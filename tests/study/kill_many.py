@@ -1,9 +1,10 @@
 """Kill a run again and again, run it again, and compare with an undisturbed run, byte for byte.
 
     python tests/study/kill_many.py --times 20 --workers 1
-    python tests/study/kill_many.py --times 20 --workers 2
+    python tests/study/kill_many.py --times 20 --workers 1 2
 
-Victims alternate between the driver and a worker. A moment is a number of finished fits and a delay
+Victims alternate between the driver and a worker; of several numbers of workers each has two victims in
+turn. A moment is a number of finished fits and a delay
 after it, so that kills spread over the whole run on a fast and on a slow machine. Prints a line a
 kill; exit code 0 if every comparison held.
 """
@@ -16,6 +17,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -164,8 +166,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--tables",
+        type=Path,
+        help="an empty MLflow database, copied for every killed run but the first: to make one takes long",
+    )
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
     bad = 0
@@ -183,20 +190,24 @@ def main() -> int:
         print(f"undisturbed: {length:.1f} s, {len(expected)} files to compare", flush=True)
         for number in range(arguments.times):
             root = base / f"{number}"
+            if arguments.tables and number:
+                root.mkdir()
+                shutil.copy(arguments.tables, root / "mlflow.db")
+            workers = arguments.workers[number // 2 % len(arguments.workers)]
             victim, fits = ("driver", "worker")[number % 2], draw.randint(0, num_fits)
             # The first seconds are imports and tables, the last ones the report: both are hit too.
             delay = draw.uniform(0.0, length / 2 if fits in (0, num_fits) else 0.5)
-            process = start(root, panel, workers=arguments.workers)
+            process = start(root, panel, workers=workers)
             hit = kill(process, victim, folder_of(root), fits, delay)
             kept = modified(folder_of(root))
             code = process.wait()
             if code != 0:
-                code = start(root, panel, workers=arguments.workers).wait()
+                code = start(root, panel, workers=workers).wait()
             wrong = [f"exit code {code}"] if code else compare(root, expected, kept)
             bad += bool(wrong)
             print(
-                f"{number + 1:3} {hit}, {delay:.2f} s after {fits} fits, {len(kept)} were there: "
-                f"{'; '.join(wrong) or 'equal'}",
+                f"{number + 1:3} {hit} of {workers}, {delay:.2f} s after {fits} fits, "
+                f"{len(kept)} were there: {'; '.join(wrong) or 'equal'}",
                 flush=True,
             )
             if wrong:

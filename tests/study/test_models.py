@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,12 @@ def test_a_missing_fit_and_losses_in_other_units_make_no_champion() -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, run_study: Callable[..., Any]) -> Any:
+def run(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path, run_study: Callable[..., Any]) -> Any:
     """The tiny study with two folds and two seeds, run in this process."""
     root = tmp_path_factory.mktemp("models")
     simulate(num_assets=4, num_days=160, seed=3).panel.frame.write_parquet(root / "prices.parquet")
+    (root / "root").mkdir()
+    shutil.copy(mlflow_tables, root / "root" / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
         return run_study(
             patch, root / "root", root / "prices.parquet", preset="longer", changes={"training.steps": 8}
@@ -164,8 +167,6 @@ def test_every_arm_is_registered_once_and_the_champion_is_named_however_often_it
 
 @pytest.mark.slow
 def test_a_fit_without_weights_makes_no_model_and_says_why(run: Any) -> None:
-    import shutil
-
     fits = run.fits().filter(role="final", arm=run.plan.arms[0].name).to_dicts()
     place = run.folder.fit(fits[0]["key"]) / "forecaster"
     shutil.move(place, place.with_name("aside"))
