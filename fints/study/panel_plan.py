@@ -16,8 +16,8 @@ from fints.study.panel_design import PanelArm, PanelStudy
 
 __all__ = ["PanelPlan", "make_panel_plan"]
 
-# Time of a fit relative to the plain one, measured at depth 16 with D 32, T 24, B 64 on one thread: further
-# passes forward and backward. `python benchmarks/doses.py --time` prints them.
+# Time of a fit relative to the plain one, counted from its further passes forward and backward; for the plan
+# alone, which a measurement would make exacter.
 INTERVENTION_FACTORS = {
     "gradient_equaliser": 1.6,
     "gradient_equaliser_placebo": 2.2,
