@@ -79,7 +79,10 @@ def test_the_pages_answer_on_this_machine_and_end_with_the_command(
 ) -> None:
     port = free_port()
     command = [sys.executable, "-u", "-m", "fints", "ui", "--root", str(root), "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # As a terminal starts it: a shell's background jobs, and what they start, are told to ignore Ctrl-C.
+    asks = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, **pipes, **asks) as process:
         try:
             said = ""
             while "Ctrl-C" not in said:
