@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from fixed_steps import fixed_steps
 
 from fints.config import Experiment, override
 from fints.evaluation.causes import LEAST_CLUSTERS, judge_causes
@@ -118,24 +119,16 @@ def main() -> int:
 
 
 def _base(asked: argparse.Namespace, optimizer: str, level: str) -> Experiment:
-    base = override(
-        Experiment(),
+    base = fixed_steps(
+        asked.steps,
         {
-            "data.features": ["a", "b"],
-            "data.target": "log_return",
             "data.context": 12,
             "model.depth": asked.depth,
             "model.width": asked.width,
             "training.optimizer": optimizer,
             "training.learning_rate": RATES[optimizer],
             "training.batch_size": 32,
-            "training.steps": asked.steps,
             "training.warmup_steps": asked.steps // 10,
-            "training.evaluate_every": asked.steps,
-            "training.profile_every": asked.steps // 2,
-            "training.final_learning_rate_share": 0.1,
-            "training.keep": "last",
-            "training.device": "cpu",
         },
     )
     return base if level == "none" else override(base, changes(level, DOSES[level]))

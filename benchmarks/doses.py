@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from fixed_steps import fixed_steps
 
 from fints.config import Experiment, override
 from fints.diagnostics import MEDIATORS
@@ -57,11 +58,9 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown relief {unknown[0]}; choose of {', '.join(RELIEFS)}.")
 
-    base = override(
-        Experiment(),
+    base = fixed_steps(
+        asked.steps,
         {
-            "data.features": ["a", "b"],
-            "data.target": "log_return",
             "data.context": asked.context,
             "model.residual": asked.scheme,
             "model.depth": asked.depth,
@@ -69,13 +68,7 @@ def main() -> int:
             "training.optimizer": asked.optimizer,
             "training.learning_rate": asked.rate,
             "training.batch_size": asked.batch,
-            "training.steps": asked.steps,
             "training.warmup_steps": asked.steps // 16,
-            "training.evaluate_every": asked.steps,
-            "training.profile_every": asked.steps // 2,
-            "training.final_learning_rate_share": 0.1,
-            "training.keep": "last",
-            "training.device": "cpu",
         },
     )
     arms: dict[tuple[str, float], tuple[Experiment, str]] = {("none", 0.0): (base, "")}

@@ -60,7 +60,7 @@ def worker(
     from fints.study.progress import Report
     from fints.study.remote_report import find_study
     from fints.study.scale import work
-    from fints.study.shared import open_shared
+    from fints.study.shared_open import open_shared
     from fints.study.stores import check_tracker
 
     with refusing():
@@ -111,7 +111,7 @@ def status(storage: Storage, name: Name = None, as_json: AsJson = False) -> None
     fints study status --storage postgresql+psycopg://fints@db/fints
     """
     from fints.study.remote_report import find_study
-    from fints.study.shared import open_shared
+    from fints.study.shared_open import open_shared
     from fints.study.status import study_status
 
     with refusing():
@@ -148,7 +148,7 @@ def report(
     """
     from fints.data import home
     from fints.study.remote_report import find_study, report_stored
-    from fints.study.shared import open_shared
+    from fints.study.shared_open import open_shared
 
     with refusing():
         store = open_shared(storage)

@@ -18,8 +18,9 @@ from fints.study.addresses import one_line, without_secrets
 from fints.study.checkout import commit_of, refuse_uncommitted
 from fints.study.command_line import (
     OneLineParser,
+    answer,
     changes_of,
-    fail,
+    docstring_of,
     make_console,
     usable_cores,
     workers_of,
@@ -52,28 +53,14 @@ def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | 
         The study's file; that of the caller if not given.
     """
     caller = sys._getframe(1).f_globals
-    try:
+
+    def verb() -> int:
         path = Path(file or caller["__file__"]).resolve()
-        docstring = str(caller.get("__doc__") or "") if file is None else _docstring(path)
+        docstring = str(caller.get("__doc__") or "") if file is None else docstring_of(path)
         arguments = _parser(path, study).parse_args(argv)
-        code = _VERBS[arguments.verb](study, path, docstring, arguments)
-    except ValueError as error:
-        fail(str(error), 2)
-    except OSError as error:
-        # The last net: what opens a file says more where it knows what the file is for.
-        fail(_told(error), 2)
-    except RuntimeError as error:
-        fail(str(error), 1)
-    except KeyboardInterrupt:
-        fail("stopped.", 130)
-    sys.exit(code)
+        return _VERBS[arguments.verb](study, path, docstring, arguments)
 
-
-def _told(error: OSError) -> str:
-    """Return an error of the file system in one line that names the file."""
-    if error.filename is None:
-        return str(error)
-    return f"{error.filename} cannot be used: {error.strerror}."
+    answer(verb, stopped="stopped.")
 
 
 def _parser(path: Path, study: Study) -> argparse.ArgumentParser:
@@ -359,12 +346,6 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     if not arguments.storage and queue.exists():
         check_database(queue)
     check_tracker(folder.root, arguments.tracking_uri)
-
-
-def _docstring(path: Path) -> str:
-    import ast
-
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
 
 
 def _workers_or_none(text: str) -> int:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["OneLineParser", "changes_of", "fail", "make_console", "usable_cores", "workers_of"]
+__all__ = [
+    "OneLineParser",
+    "answer",
+    "changes_of",
+    "docstring_of",
+    "fail",
+    "make_console",
+    "usable_cores",
+    "workers_of",
+]
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -21,6 +32,25 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
         fail(f"{message} (--help shows what there is)", 2)
+
+
+def answer(verb: Callable[[], int], *, stopped: str) -> NoReturn:
+    """Exit with what `verb` returns, or with an error in one line.
+
+    The code is 2 for what cannot be used, 1 for what failed, 130 after Ctrl-C, which says `stopped`.
+    """
+    try:
+        code = verb()
+    except ValueError as error:
+        fail(str(error), 2)
+    except OSError as error:
+        # The last net: what opens a file says more where it knows what the file is for.
+        fail(f"{error.filename} cannot be used: {error.strerror}." if error.filename else str(error), 2)
+    except RuntimeError as error:
+        fail(str(error), 1)
+    except KeyboardInterrupt:
+        fail(stopped, 130)
+    sys.exit(code)
 
 
 def changes_of(entries: Sequence[str]) -> dict[str, Any]:
@@ -41,6 +71,11 @@ def changes_of(entries: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             changes[name] = text
     return changes
+
+
+def docstring_of(path: Path) -> str:
+    """Return the docstring of a study's file, as it stands there."""
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
 
 
 def workers_of(text: str) -> int:

@@ -6,22 +6,26 @@ misspelt field fails before anything runs.
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fints.config import Experiment, override
+from fints.study.factors import (
+    Factors,
+    check_factors,
+    chosen_levels,
+    crossed,
+    design_points,
+    nearest,
+    resized,
+)
 
 if TYPE_CHECKING:
     from fints.evaluation.walk_forward import WalkForward
 
 __all__ = ["DEFAULT_BASELINES", "Arm", "Contrast", "Preset", "Study", "Tuning"]
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+]*")
 OUTCOMES = ("r2_zero", "r2_mean", "ic", "rank_ic")
 # Those that take seconds a fold; every report needs the second as a benchmark.
 DEFAULT_BASELINES = ("zero", "prevailing_mean", "ar1", "ridge")
@@ -54,11 +58,7 @@ class Tuning:
 
     def points(self) -> list[dict[str, Any]]:
         """Return the design points in a fixed order."""
-        names = list(self.space)
-        return [
-            dict(zip(names, values, strict=True))
-            for values in itertools.product(*(list(self.space[name]) for name in names))
-        ]
+        return design_points(self.space)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,7 @@ class Study:
 
     title: str
     base: Experiment
-    factors: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    factors: Factors
     folds: WalkForward
     tuning: Tuning
     seeds: tuple[int, ...]
@@ -170,19 +170,12 @@ class Study:
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
-            raise ValueError(f"outcome = {self.outcome!r} is unknown. {_nearest(self.outcome, OUTCOMES)}")
+            raise ValueError(f"outcome = {self.outcome!r} is unknown. {nearest(self.outcome, OUTCOMES)}")
         if not self.smallest_effect > 0:
             raise ValueError(f"smallest_effect must be above 0; got {self.smallest_effect}.")
-        if not self.factors or any(not levels for levels in self.factors.values()):
-            raise ValueError("factors must hold at least one factor, each with at least one level.")
+        check_factors(self.factors)
         if not self.presets:
             raise ValueError("presets must hold at least one preset, e.g. {'smoke': Preset(...)}.")
-        for factor, levels in self.factors.items():
-            for name in (factor, *levels):
-                if not _NAME.fullmatch(name):
-                    raise ValueError(
-                        f"{name!r} cannot name a factor or level; use letters, digits, '_', '.' and '+'."
-                    )
         for contrast in (self.primary, *self.contrasts):
             self._check_contrast(contrast)
         for name in self.presets:
@@ -200,15 +193,9 @@ class Study:
             If the preset is unknown or something in it cannot be used.
         """
         if preset not in self.presets:
-            raise ValueError(f"unknown preset {preset!r}. {_nearest(preset, self.presets)}")
+            raise ValueError(f"unknown preset {preset!r}. {nearest(preset, self.presets)}")
         size = self.presets[preset]
-        factors = dict(self.factors)
-        for factor, wanted in size.levels.items():
-            levels = self._levels(factor)
-            for level in wanted:
-                if level not in levels:
-                    raise ValueError(f"factor {factor!r} has no level {level!r}. {_nearest(level, levels)}")
-            factors[factor] = {level: self.factors[factor][level] for level in wanted}
+        factors = chosen_levels(self.factors, size.levels)
         tuning = size.tuning or self.tuning
         seeds = self.seeds if size.seeds is None else size.seeds
         owners = {owned: f"factor {name!r}" for name in factors for owned in _fields(factors[name])}
@@ -218,9 +205,7 @@ class Study:
                 if f"{dotted}.".startswith(f"{owned}."):
                     what = "it" if dotted == owned else owned
                     raise ValueError(f"{dotted} cannot be set: {what} is varied by {owner} of this study.")
-        sized = object.__new__(Study)
-        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        values |= {
+        values = {
             "base": override(self.base, {**size.changes, **(changes or {})}),
             "factors": factors,
             "folds": size.folds or self.folds,
@@ -233,33 +218,20 @@ class Study:
         missing = _left_out(self.primary, factors)
         if missing:
             raise ValueError(f"the primary contrast needs level {missing}, which this size leaves out.")
-        for name, value in values.items():
-            object.__setattr__(sized, name, value)
+        sized = resized(self, values)
         sized._check_size()
         return sized
 
     def arms(self) -> list[Arm]:
         """Return every combination of levels, in the order of their declaration."""
-        factors = list(self.factors)
-        arms = []
-        for levels in itertools.product(*(list(self.factors[factor]) for factor in factors)):
-            changes: dict[str, Any] = {}
-            for factor, level in zip(factors, levels, strict=True):
-                for dotted, value in self.factors[factor][level].items():
-                    if dotted in changes:
-                        raise ValueError(f"{dotted} is set by factor {factor!r} and by another factor.")
-                    changes[dotted] = value
-            name = "-".join(
-                f"{factor}_{level}" if level[0].isdigit() else level
-                for factor, level in zip(factors, levels, strict=True)
-            )
-            chosen = dict(zip(factors, levels, strict=True))
-            arms.append(Arm(name=name, levels=chosen, experiment=override(self.base, changes)))
-        return arms
+        return [
+            Arm(name=name, levels=levels, experiment=override(self.base, changes))
+            for name, levels, changes in crossed(self.factors)
+        ]
 
     def _levels(self, factor: str) -> Mapping[str, Mapping[str, Any]]:
         if factor not in self.factors:
-            raise ValueError(f"unknown factor {factor!r}. {_nearest(factor, self.factors)}")
+            raise ValueError(f"unknown factor {factor!r}. {nearest(factor, self.factors)}")
         return self.factors[factor]
 
     def _check_contrast(self, contrast: Contrast) -> None:
@@ -269,7 +241,7 @@ class Study:
             if level_name not in self._levels(factor_name):
                 raise ValueError(
                     f"contrast: factor {factor_name!r} has no level {level_name!r}. "
-                    f"{_nearest(level_name, self.factors[factor_name])}"
+                    f"{nearest(level_name, self.factors[factor_name])}"
                 )
         if level == contrast.against or factor in contrast.within:
             raise ValueError(f"contrast {contrast} must compare two levels of a factor it does not fix.")
@@ -320,8 +292,3 @@ def _distinct(name: str, seeds: Sequence[int]) -> None:
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
     if not seeds or not whole or len(set(seeds)) != len(seeds):
         raise ValueError(f"{name} must be distinct whole numbers of at least 0, one or more; got {seeds!r}.")
-
-
-def _nearest(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return (f"Did you mean {near[0]!r}? " if near else "") + f"Choose one of {', '.join(known)}."

@@ -9,7 +9,7 @@ from typing import Any
 from fints.study.liveness import new_worker
 from fints.study.plan import SPEC_FORMAT
 from fints.study.scale import HEARTBEAT_S, code_hash, hand_in
-from fints.study.shared import open_shared
+from fints.study.shared_open import open_shared
 from fints.study.shared_queue import SharedQueue
 from fints.study.store import StudyFolder
 from fints.study.trials import open_storage

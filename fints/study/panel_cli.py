@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 fits failed, 2 wrong use, 130 Ctrl-C, 143 SIGTERM.
 from __future__ import annotations
 
 import argparse
-import ast
 import shlex
 import signal
 import sys
@@ -19,8 +18,9 @@ from fints.study.checkout import commit_of, declared_in, refuse_uncommitted
 from fints.study.claims import CLAIM_WORDS
 from fints.study.command_line import (
     OneLineParser,
+    answer,
     changes_of,
-    fail,
+    docstring_of,
     make_console,
     usable_cores,
     workers_of,
@@ -52,20 +52,14 @@ def main(study: PanelStudy, argv: Sequence[str] | None = None, *, file: str | Pa
         The study's file; that of the caller if not given.
     """
     caller = sys._getframe(1).f_globals
-    try:
+
+    def verb() -> int:
         path = Path(file or caller["__file__"]).resolve()
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
+        docstring = docstring_of(path)
         arguments = _parser(path, study).parse_args(argv)
-        code = _VERBS[arguments.verb](study, path, docstring, arguments)
-    except ValueError as error:
-        fail(str(error), 2)
-    except OSError as error:
-        fail(f"{error.filename} cannot be used: {error.strerror}." if error.filename else str(error), 2)
-    except RuntimeError as error:
-        fail(str(error), 1)
-    except KeyboardInterrupt:
-        fail("stopped; what is finished is kept, the same command goes on.", 130)
-    sys.exit(code)
+        return _VERBS[arguments.verb](study, path, docstring, arguments)
+
+    answer(verb, stopped="stopped; what is finished is kept, the same command goes on.")
 
 
 def _parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:

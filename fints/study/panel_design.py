@@ -6,14 +6,21 @@ clusters are independent and as many as one can pay for. `fints.study.design` is
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fints.config import Experiment, override
+from fints.study.factors import (
+    Factors,
+    check_factors,
+    chosen_levels,
+    crossed,
+    design_points,
+    nearest,
+    resized,
+)
 from fints.study.panel_cells import Days
 
 if TYPE_CHECKING:
@@ -39,8 +46,7 @@ class PanelTuning:
 
     def points(self) -> list[dict[str, Any]]:
         """Return the design points in a fixed order."""
-        names = list(self.space)
-        return [dict(zip(names, values, strict=True)) for values in itertools.product(*self.space.values())]
+        return design_points(self.space)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +122,7 @@ class PanelStudy:
     base: Experiment
     simulation: Mapping[str, Any]
     days: Days
-    factors: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    factors: Factors
     tuning: PanelTuning
     panels: tuple[int, ...]
     presets: Mapping[str, PanelPreset]
@@ -127,7 +133,8 @@ class PanelStudy:
 
     def __post_init__(self) -> None:
         if self.answer not in ANSWERS:
-            raise ValueError(f"answer = {self.answer!r} is unknown. Choose one of {', '.join(ANSWERS)}.")
+            raise ValueError(f"answer = {self.answer!r} is unknown. {nearest(self.answer, ANSWERS)}")
+        check_factors(self.factors)
         for name in self.presets:
             try:
                 self.sized(name)._check()
@@ -143,49 +150,29 @@ class PanelStudy:
             If the preset is unknown or something in it cannot be used.
         """
         if preset not in self.presets:
-            raise ValueError(f"unknown preset {preset!r}. Choose one of {', '.join(self.presets)}.")
+            raise ValueError(f"unknown preset {preset!r}. {nearest(preset, self.presets)}")
         size = self.presets[preset]
-        factors = dict(self.factors)
-        for factor, wanted in size.levels.items():
-            unknown = [level for level in wanted if level not in self.factors.get(factor, {})]
-            if unknown:
-                raise ValueError(f"factor {factor!r} has no level {unknown[0]!r}.")
-            factors[factor] = {level: self.factors[factor][level] for level in wanted}
-        sized = object.__new__(PanelStudy)
-        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        values |= {
+        values = {
             "base": override(self.base, {**size.changes, **(changes or {})}),
             "simulation": {**self.simulation, **size.simulation},
             "days": size.days or self.days,
-            "factors": factors,
+            "factors": chosen_levels(self.factors, size.levels),
             "tuning": size.tuning or self.tuning,
             "panels": size.panels or self.panels,
             "presets": {preset: size},
         }
-        for name, value in values.items():
-            object.__setattr__(sized, name, value)
-        return sized
+        return resized(self, values)
 
     def arms(self) -> list[PanelArm]:
         """Return every combination of levels, in the order of their declaration."""
-        factors = list(self.factors)
         arms = []
-        for levels in itertools.product(*(list(self.factors[factor]) for factor in factors)):
-            changes: dict[str, Any] = {}
-            for factor, level in zip(factors, levels, strict=True):
-                for dotted, value in self.factors[factor][level].items():
-                    if dotted in changes:
-                        raise ValueError(f"{dotted} is set by factor {factor!r} and by another factor.")
-                    changes[dotted] = value
+        for name, levels, changes in crossed(self.factors):
             own = {n.removeprefix(SIMULATION): v for n, v in changes.items() if n.startswith(SIMULATION)}
             plain = {n: v for n, v in changes.items() if not n.startswith(SIMULATION)}
             arms.append(
                 PanelArm(
-                    name="-".join(
-                        f"{factor}_{level}" if level[0].isdigit() else level
-                        for factor, level in zip(factors, levels, strict=True)
-                    ),
-                    levels=dict(zip(factors, levels, strict=True)),
+                    name=name,
+                    levels=levels,
                     experiment=override(self.base, plain),
                     simulation={**self.simulation, **own},
                 )

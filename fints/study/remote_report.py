@@ -8,7 +8,8 @@ from typing import Any
 from fints.study.addresses import one_line
 from fints.study.assemble import assemble
 from fints.study.scale import study_cells
-from fints.study.shared import SharedStore, open_shared
+from fints.study.shared import SharedStore
+from fints.study.shared_open import open_shared
 from fints.study.store import StudyFolder, write_json
 
 __all__ = ["fetch_tables", "find_study", "report_stored"]

@@ -31,7 +31,8 @@ from fints.study.pool import Pool
 from fints.study.progress import Report
 from fints.study.recorder import TRACKING_PATIENCE_S, NoRecord, Recorder
 from fints.study.runner import Outcome, append_line, caught_signals
-from fints.study.shared import KEPT, SharedStore, open_shared
+from fints.study.shared import KEPT, SharedStore
+from fints.study.shared_open import open_shared
 from fints.study.shared_queue import SharedQueue, Standing
 from fints.study.store import StudyFolder, write_json
 from fints.study.tracking import Tracker

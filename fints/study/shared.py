@@ -11,24 +11,20 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fints.study.addresses import one_line, without_secrets
 from fints.study.archive import checksum, pack, unpack
-from fints.study.embedded import embedded
+from fints.study.shared_tables import tables
 
 if TYPE_CHECKING:
     import sqlalchemy
 
-__all__ = ["FORMAT", "KEPT", "SharedStore", "Worker", "open_shared"]
+__all__ = ["IDLE_TRANSACTION_S", "KEPT", "SharedStore", "Worker"]
 
-# Of the tables below. A store of another format is refused by name.
-FORMAT = 1
-# A server that restarts is waited for this long; after that the worker ends, and its claims are given back.
-PATIENCE_S = 600.0
 # A worker that is stopped in the middle of a transaction must not hold its locks for ever.
 IDLE_TRANSACTION_S = 60
 # How the attempt of a fit begins that was made before the study was shared.
@@ -65,7 +61,7 @@ class SharedStore:
     Parameters
     ----------
     url : str
-        ``postgresql+psycopg://...`` or ``sqlite:///...``, as `open_shared` checked it.
+        ``postgresql+psycopg://...`` or ``sqlite:///...``, as `fints.study.shared_open` checked it.
     engine : Engine
         Connected to it.
     storage : RDBStorage
@@ -311,177 +307,3 @@ class SharedStore:
         from sqlalchemy.dialects import postgresql, sqlite
 
         return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
-
-
-@functools.cache
-def tables() -> dict[str, sqlalchemy.Table]:
-    """Return our tables by name."""
-    import sqlalchemy as sa
-
-    metadata = sa.MetaData()
-    now = sa.func.now()
-    sa.Table("fints_format", metadata, sa.Column("format", sa.Integer, nullable=False))
-    sa.Table(
-        "fints_studies",
-        metadata,
-        sa.Column("name", sa.String(512), primary_key=True),
-        sa.Column("spec", sa.Text, nullable=False),
-        sa.Column("baselines", sa.Text, nullable=False),
-        sa.Column("facts", sa.Text, nullable=False),
-        sa.Column("stored", sa.DateTime, server_default=now),
-    )
-    sa.Table(
-        "fints_fits",
-        metadata,
-        sa.Column("study", sa.String(512), primary_key=True),
-        sa.Column("key", sa.String(64), primary_key=True),
-        sa.Column("loss", sa.Double, nullable=False),
-        sa.Column("attempt", sa.String(512), nullable=False),
-        sa.Column("sha256", sa.String(64), nullable=False),
-        sa.Column("content", sa.LargeBinary, nullable=False),
-        sa.Column("stored", sa.DateTime, server_default=now),
-    )
-    sa.Table(
-        "fints_workers",
-        metadata,
-        sa.Column("worker", sa.String(256), primary_key=True),
-        sa.Column("study", sa.String(512), nullable=False, index=True),
-        sa.Column("host", sa.String(256), nullable=False),
-        sa.Column("pid", sa.Integer, nullable=False),
-        sa.Column("beat", sa.BigInteger, nullable=False),
-        sa.Column("since", sa.DateTime, server_default=now),
-    )
-    return dict(metadata.tables)
-
-
-def open_shared(url: str, *, patience: float = PATIENCE_S) -> SharedStore:
-    """Open (or make) the tables of ours and of Optuna's at an address.
-
-    A server that does not answer is refused at once: patience is for one that goes away later.
-
-    Raises
-    ------
-    ValueError
-        In one line, without secrets, if the address cannot be used, its driver is missing, or its tables
-        are of another format.
-    """
-    import optuna
-    import sqlalchemy
-    from sqlalchemy.exc import SQLAlchemyError
-
-    # It warns of every query that it repeats.
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    shown = without_secrets(url)
-    opened = ExitStack()
-    try:
-        parsed = sqlalchemy.make_url(url)
-        if parsed.drivername == "sqlite" and parsed.database and parsed.database != ":memory:":
-            url = embedded(Path(parsed.database).absolute(), _create_embedded)
-            engine = sqlalchemy.create_engine(url)
-            options: dict[str, Any] = {}
-        elif parsed.drivername == "postgresql+psycopg":
-            _ask(url)
-            options = _server(parsed)
-            engine = sqlalchemy.create_engine(url, **options)
-        else:
-            raise ValueError(
-                "it must begin with postgresql+psycopg:// (many machines) or sqlite:/// (one machine)"
-            )
-        opened.callback(engine.dispose)
-        with _making(engine):
-            storage = optuna.storages.RDBStorage(url, engine_kwargs=dict(options))
-            opened.callback(storage.engine.dispose)
-            _create(engine)
-        _check_format(engine)
-    except ImportError as error:
-        raise ValueError(
-            f"--storage {shown} needs psycopg, which is not installed: pip install 'fints[postgres]'."
-        ) from error
-    # Tables of another release are a RuntimeError.
-    except (SQLAlchemyError, ValueError, RuntimeError, OSError) as error:
-        opened.close()
-        raise ValueError(f"--storage {shown} cannot be opened: {one_line(error, url)}") from error
-    return SharedStore(url, engine, storage, patience=patience)
-
-
-def _ask(url: str) -> None:
-    """Connect once, without patience."""
-    import sqlalchemy
-
-    engine = sqlalchemy.create_engine(
-        url, poolclass=sqlalchemy.NullPool, connect_args={"connect_timeout": 10}
-    )
-    with engine.connect():
-        pass
-    engine.dispose()
-
-
-@contextmanager
-def _making(engine: sqlalchemy.Engine) -> Iterator[None]:
-    """Let one process at a time make tables: two that do so at once would both fail."""
-    import sqlalchemy
-
-    if engine.dialect.name != "postgresql":
-        yield
-        return
-    with engine.begin() as connection:
-        connection.execute(sqlalchemy.text("select pg_advisory_xact_lock(815042)"))
-        yield
-
-
-def _server(url: sqlalchemy.URL) -> dict[str, Any]:
-    """Return how an engine outlives restarts of its server: by asking each connection before it is used.
-
-    And by trying a new one for a while, since a query of Optuna's must not fail between two others.
-    """
-    dialect = url.get_dialect()
-    module: Any = dialect.import_dbapi()
-    words, named = dialect().create_connect_args(url)
-    named = {"connect_timeout": 10, **named}
-
-    def connect() -> Any:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                connection = module.connect(*words, **named)
-                break
-            except module.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.5)
-        connection.execute(f"set idle_in_transaction_session_timeout = {1000 * IDLE_TRANSACTION_S}")
-        connection.execute("set tcp_keepalives_idle = 60")
-        connection.commit()
-        return connection
-
-    return {"pool_pre_ping": True, "creator": connect, "pool_size": 4, "max_overflow": 4}
-
-
-def _create_embedded(url: str) -> None:
-    import optuna
-    import sqlalchemy
-
-    storage = optuna.storages.RDBStorage(url)
-    storage.remove_session()
-    storage.engine.dispose()
-    engine = sqlalchemy.create_engine(url)
-    _create(engine)
-    engine.dispose()
-
-
-def _create(engine: sqlalchemy.Engine) -> None:
-    table = tables()["fints_format"]
-    table.metadata.create_all(engine)
-    with engine.begin() as connection:
-        if connection.execute(table.select()).first() is None:
-            connection.execute(table.insert().values(format=FORMAT))
-
-
-def _check_format(engine: sqlalchemy.Engine) -> None:
-    with engine.connect() as connection:
-        found = connection.execute(tables()["fints_format"].select()).scalar_one()
-    if found != FORMAT:
-        raise ValueError(
-            f"its tables are of format {found} and this fints reads format {FORMAT}: use the release that "
-            "wrote them, or another database"
-        )

@@ -16,7 +16,15 @@ from fints.study.fits import Cell
 from fints.study.liveness import Liveness
 from fints.study.planned import Planned, choose
 from fints.study.shared import SharedStore, Worker
-from fints.study.trials import MOST_REQUEUES, Claim, choices_of, enqueue, params_of
+from fints.study.trials import (
+    MOST_REQUEUES,
+    Claim,
+    choices_of,
+    claim_of,
+    enqueue,
+    next_trial,
+    params_of,
+)
 
 __all__ = ["SharedQueue", "Standing"]
 
@@ -117,27 +125,20 @@ class SharedQueue:
         from optuna.trial import TrialState
 
         for name, study in self._studies.items():
-            while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-                trial = study.ask()
-                tree = trial.user_attrs.get("cell")
-                if tree is None:
-                    # Another worker was faster and Optuna made up a trial: it ends at once.
-                    study.tell(trial, state=TrialState.FAIL)
-                    continue
+            while (trial := next_trial(study)) is not None:
                 trial.set_user_attr("worker", self._worker.name)
-                cell = Cell(**tree)
                 try:
                     for parameter, choices in self._choices[name].items():
                         trial.suggest_categorical(parameter, choices)
                 except optuna.exceptions.UpdateFinishedTrialError:
                     # Stopped for longer than the grace time between two statements.
                     continue
-                claim = Claim(name, trial, cell, int(trial.user_attrs.get("failures", 0)))
-                loss = self._store.losses(self._name).get(cell.key)
+                claim = claim_of(name, trial)
+                loss = self._store.losses(self._name).get(claim.cell.key)
                 if loss is None:
                     return claim
                 told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-                if any(other.user_attrs.get("cell", {}).get("key") == cell.key for other in told):
+                if any(other.user_attrs.get("cell", {}).get("key") == claim.cell.key for other in told):
                     self._end(trial._trial_id, SUPERSEDED, "")
                 else:
                     self._tell(claim, loss)

@@ -12,7 +12,7 @@ from fints.config import fingerprint
 from fints.study.embedded import embedded
 from fints.study.fits import Cell
 
-__all__ = ["Claim", "Queue", "choices_of", "enqueue", "open_storage", "params_of"]
+__all__ = ["Claim", "Queue", "choices_of", "claim_of", "enqueue", "next_trial", "open_storage", "params_of"]
 
 MOST_REQUEUES = 3
 P = ParamSpec("P")
@@ -115,20 +115,11 @@ class Queue:
     @_in_one_line
     def claim(self) -> Claim | None:
         """Return the next waiting trial, None if nothing waits."""
-        from optuna.trial import TrialState
-
         for name, study in self._studies.items():
-            while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-                trial = study.ask()
-                tree = trial.user_attrs.get("cell")
-                if tree is None:
-                    # Another driver was faster and Optuna made up a trial: it ends at once.
-                    study.tell(trial, state=TrialState.FAIL)
-                    continue
-                cell = Cell(**tree)
+            if (trial := next_trial(study)) is not None:
                 for field, choices in self._choices[name].items():
                     trial.suggest_categorical(field, choices)
-                return Claim(name, trial, cell, int(trial.user_attrs.get("failures", 0)))
+                return claim_of(name, trial)
         return None
 
     @_in_one_line
@@ -166,6 +157,25 @@ class Queue:
             len(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
             for study in self._studies.values()
         )
+
+
+def next_trial(study: Any) -> Any:
+    """Claim the next waiting trial of one of our studies, and return it; None if nothing waits."""
+    from optuna.trial import TrialState
+
+    while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        trial = study.ask()
+        if "cell" in trial.user_attrs:
+            return trial
+        # Somebody else was faster and Optuna made up a trial: it ends at once.
+        study.tell(trial, state=TrialState.FAIL)
+    return None
+
+
+def claim_of(queue: str, trial: Any) -> Claim:
+    """Return what a trial of the Optuna study `queue` stands for."""
+    attributes = trial.user_attrs
+    return Claim(queue, trial, Cell(**attributes["cell"]), int(attributes.get("failures", 0)))
 
 
 def open_storage(path: Path) -> Any:

@@ -15,7 +15,7 @@ from fints.study.addresses import one_line, without_secrets
         ("postgresql://:s3cret@h/x", "postgresql://:***@h/x"),
         ("postgresql://h/x?user=u&password=s3cret&a=b", "postgresql://h/x?user=u&password=***&a=b"),
         ("see http://a:s3cret@b, and http://c", "see http://a:***@b, and http://c"),
-        ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a:b@c.db"),
+        ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
         ("http://127.0.0.1:5000/#/x@y", "http://127.0.0.1:5000/#/x@y"),
         ("postgresql+psycopg://u@db/x", "postgresql+psycopg://u@db/x"),
     ],

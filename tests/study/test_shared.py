@@ -14,7 +14,9 @@ import sqlalchemy
 
 from fints.study.archive import checksum, pack, unpack
 from fints.study.liveness import MISSED, Liveness
-from fints.study.shared import SharedStore, Worker, open_shared, tables
+from fints.study.shared import SharedStore, Worker
+from fints.study.shared_open import open_shared
+from fints.study.shared_tables import tables
 from fints.study.store import damage, finish_folder, write_json
 
 
@@ -76,7 +78,7 @@ def test_a_fit_that_the_database_changed_is_refused_and_can_be_made_again(
     assert store.put_fit("s", "k", tmp_path / "fits" / "k", loss=0.5, attempt="b")
 
 
-@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "link"])
+@pytest.mark.parametrize("name", ["../outside", "/outside", "link"])
 def test_no_name_in_an_archive_leaves_the_folder(name: str, tmp_path: Path) -> None:
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as archive:

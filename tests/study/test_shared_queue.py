@@ -15,7 +15,8 @@ from fints.data import simulate
 from fints.study.fits import Cell
 from fints.study.liveness import MISSED, Liveness
 from fints.study.plan import Plan, make_plan
-from fints.study.shared import SharedStore, Worker, open_shared
+from fints.study.shared import SharedStore, Worker
+from fints.study.shared_open import open_shared
 from fints.study.shared_queue import FAILED, INTERRUPTED, SUPERSEDED, SharedQueue
 from fints.study.store import finish_folder, write_json
 from fints.study.trials import MOST_REQUEUES, Claim

@@ -29,7 +29,7 @@ def test_a_fit_that_ends_between_the_signal_and_its_workers_end_is_counted_once(
     simulate(num_assets=4, num_days=160, seed=3).panel.frame.write_parquet(prices)
     run_study.replace(monkeypatch, lambda cell: "")
 
-    class Signalled(runner.Pool):  # type: ignore[misc, valid-type]
+    class Signalled(runner.Pool):
         """Its driver gets a SIGTERM while the first cell runs, which may end before its worker does."""
 
         def next_event(self, timeout: float = 0.5) -> None:

@@ -1,0 +1,137 @@
+"""From an address to the store that the machines of one study share, or to a line that says why not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fints.study.addresses import one_line, without_secrets
+from fints.study.embedded import embedded
+from fints.study.shared import IDLE_TRANSACTION_S, SharedStore
+from fints.study.shared_tables import check_format, create_tables
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+__all__ = ["open_shared"]
+
+# A server that restarts is waited for this long; after that the worker ends, and its claims are given back.
+PATIENCE_S = 600.0
+
+
+def open_shared(url: str, *, patience: float = PATIENCE_S) -> SharedStore:
+    """Open (or make) the tables of ours and of Optuna's at an address.
+
+    A server that does not answer is refused at once: patience is for one that goes away later.
+
+    Raises
+    ------
+    ValueError
+        In one line, without secrets, if the address cannot be used, its driver is missing, or its tables
+        are of another format.
+    """
+    import optuna
+    import sqlalchemy
+    from sqlalchemy.exc import SQLAlchemyError
+
+    # It warns of every query that it repeats.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    shown = without_secrets(url)
+    opened = ExitStack()
+    try:
+        parsed = sqlalchemy.make_url(url)
+        if parsed.drivername == "sqlite" and parsed.database and parsed.database != ":memory:":
+            url = embedded(Path(parsed.database).absolute(), _create_embedded)
+            engine = sqlalchemy.create_engine(url)
+            options: dict[str, Any] = {}
+        elif parsed.drivername == "postgresql+psycopg":
+            _ask(url)
+            options = _server(parsed)
+            engine = sqlalchemy.create_engine(url, **options)
+        else:
+            raise ValueError(
+                "it must begin with postgresql+psycopg:// (many machines) or sqlite:/// (one machine)"
+            )
+        opened.callback(engine.dispose)
+        with _making(engine):
+            storage = optuna.storages.RDBStorage(url, engine_kwargs=dict(options))
+            opened.callback(storage.engine.dispose)
+            create_tables(engine)
+        check_format(engine)
+    except ImportError as error:
+        raise ValueError(
+            f"--storage {shown} needs psycopg, which is not installed: pip install 'fints[postgres]'."
+        ) from error
+    # Tables of another release are a RuntimeError.
+    except (SQLAlchemyError, ValueError, RuntimeError, OSError) as error:
+        opened.close()
+        raise ValueError(f"--storage {shown} cannot be opened: {one_line(error, url)}") from error
+    return SharedStore(url, engine, storage, patience=patience)
+
+
+def _ask(url: str) -> None:
+    """Connect once, without patience."""
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(
+        url, poolclass=sqlalchemy.NullPool, connect_args={"connect_timeout": 10}
+    )
+    with engine.connect():
+        pass
+    engine.dispose()
+
+
+@contextmanager
+def _making(engine: sqlalchemy.Engine) -> Iterator[None]:
+    """Let one process at a time make tables: two that do so at once would both fail."""
+    import sqlalchemy
+
+    if engine.dialect.name != "postgresql":
+        yield
+        return
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("select pg_advisory_xact_lock(815042)"))
+        yield
+
+
+def _server(url: sqlalchemy.URL) -> dict[str, Any]:
+    """Return how an engine outlives restarts of its server: by asking each connection before it is used.
+
+    And by trying a new one for a while, since a query of Optuna's must not fail between two others.
+    """
+    dialect = url.get_dialect()
+    module: Any = dialect.import_dbapi()
+    words, named = dialect().create_connect_args(url)
+    named = {"connect_timeout": 10, **named}
+
+    def connect() -> Any:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                connection = module.connect(*words, **named)
+                break
+            except module.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+        connection.execute(f"set idle_in_transaction_session_timeout = {1000 * IDLE_TRANSACTION_S}")
+        connection.execute("set tcp_keepalives_idle = 60")
+        connection.commit()
+        return connection
+
+    return {"pool_pre_ping": True, "creator": connect, "pool_size": 4, "max_overflow": 4}
+
+
+def _create_embedded(url: str) -> None:
+    import optuna
+    import sqlalchemy
+
+    storage = optuna.storages.RDBStorage(url)
+    storage.remove_session()
+    storage.engine.dispose()
+    engine = sqlalchemy.create_engine(url)
+    create_tables(engine)
+    engine.dispose()
