@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -16,9 +16,11 @@ from fints.study.canvas import (
     line_style,
     log_axis,
     new_canvas,
+    proxy,
     put_legend,
     styled,
     whole_axis,
+    write_figure,
 )
 from fints.study.causes import CauseCell, interval
 from fints.study.panel_design import PanelStudy
@@ -33,6 +35,8 @@ __all__ = ["draw_causes"]
 
 UNIT = "% of the target's variance"
 PERCENT = 100.0
+# What dotted lines are.
+BEFORE = "before training"
 Made = tuple["Canvas", Figure] | None
 
 
@@ -54,10 +58,7 @@ def draw_causes(study: PanelStudy, fits: Fits, cells: Sequence[CauseCell], folde
             if made is None:
                 continue
             canvas, figure = made
-            canvas.savefig(folder / f"{figure.name}.svg", metadata={"Date": None, "Creator": "fints"})
-            # One layout for both files, worked out for the first.
-            canvas.set_layout_engine("none")
-            canvas.savefig(folder / f"{figure.name}.png", metadata={"Software": None})
+            write_figure(canvas, folder / figure.name)
             drawn.append(figure)
     return drawn
 
@@ -212,6 +213,7 @@ def _cosine(study: PanelStudy, fits: Fits, cells: Sequence[CauseCell]) -> Made:
         "(lines) and before (dotted), beside the null of independent increments of equal length. High "
         "cosine alone is no finding. Bands: range over panels.",
         alt="Adjacent cosine by sublayer with null curve and values before training",
+        legend={BEFORE: proxy(":")},
     )
 
 
@@ -236,7 +238,7 @@ def _gradients(study: PanelStudy, fits: Fits, cells: Sequence[CauseCell]) -> Mad
             axes.set_title(f"{tier}\n{label}")
             if row == len(tiers) - 1:
                 axes.set_xlabel("sublayer k")
-    put_legend(canvas, panels[:1])
+    put_legend(canvas, panels[:1], {BEFORE: proxy(":")})
     return canvas, Figure(
         name="gradients",
         caption="Norm of the gradient by a branch's parameters, and its signal over its noise in one window "
@@ -276,6 +278,7 @@ def _by_sublayer(
     ylabel: str,
     caption: str,
     alt: str,
+    legend: Mapping[str, Any] | None = None,
 ) -> Made:
     """Draw one panel a cell, of the deep plain networks in which `measure` was watched."""
     shown = [(cell, _deep_rows(study, fits, cell.scheme, cell.tier)) for cell in cells]
@@ -296,7 +299,7 @@ def _by_sublayer(
             axes.set_ylabel(ylabel)
         if place >= len(shown) - 2:
             axes.set_xlabel("sublayer k")
-    put_legend(canvas, panels[:1])
+    put_legend(canvas, panels[:1], legend)
     return canvas, Figure(name=name, caption=caption, alt=alt)
 
 
