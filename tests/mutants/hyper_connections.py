@@ -12,6 +12,14 @@ INTERFACE = "tests/residual/test_interface.py"
 
 MUTANTS = (
     Mutant(
+        mistake="dynamic: a dropped branch also skips the mix of streams",
+        file=HYPER_CONNECTIONS,
+        old="        return torch.addcmul(carried, depth_connection, y.to(carried.dtype).unsqueeze(-2))\n",
+        new="        if not y.any():\n            return state\n"
+        "        return torch.addcmul(carried, depth_connection, y.to(carried.dtype).unsqueeze(-2))\n",
+        test=f"{INTERFACE}::test_a_silent_branch_leaves_the_mix_of_streams_at_work",
+    ),
+    Mutant(
         mistake="static: streams are mixed, and the unmixed ones carried on",
         file=HYPER_CONNECTIONS,
         old="            u, carried = mixed.split([1, self.num_streams])\n",

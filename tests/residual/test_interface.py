@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from fints.residual import RESIDUALS, build_residual, options_of
 
@@ -191,3 +192,28 @@ def test_a_scheme_says_truly_whether_it_starts_as_pre_norm(network, x, name):
     ours, pre_norm = network(name)(x), network("pre_norm")(x)
     distance = (ours - pre_norm).abs().max().item()
     assert (distance < 1e-10) == RESIDUALS[name].equals_pre_norm_at_start, distance
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "static_hyper_connections",
+        "dynamic_hyper_connections",
+        "manifold_hyper_connections",
+        "static_frac_connections",
+        "frac_connections",
+        "gated_streams",
+    ],
+)
+def test_a_silent_branch_leaves_the_mix_of_streams_at_work(network, x, name):
+    """A step is affine in what its branch returns, so two other branches tell what a silent one leaves."""
+    net = network(name, random=True)
+    state = net.states(x)[3]
+    y = torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+
+    def after(factor):
+        return net.residual.step(state, 3, lambda u: factor * y)
+
+    assert_close(after(0.0), 2 * after(1.0) - after(2.0))
+    if name != "gated_streams":  # whose streams are carried on as they are
+        assert not torch.allclose(after(0.0), state)
