@@ -60,14 +60,14 @@ def worker(
     from fints.study.progress import Report
     from fints.study.remote_report import find_study
     from fints.study.scale import work
-    from fints.study.shared_open import open_shared
+    from fints.study.shared_open import RESTART_S, open_shared
     from fints.study.stores import check_tracker
 
     with refusing():
         # A server may be away for the moment; what is no server is refused at once.
         if tracking_uri and not tracking_uri.startswith(("http://", "https://")):
             check_tracker(Path(), tracking_uri)
-        store = open_shared(storage)
+        store = open_shared(storage, wait=RESTART_S)
         place = scratch or Path(tempfile.mkdtemp(prefix="fints-worker-"))
         try:
             found = find_study(store, name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fints.study.fits import Cell, read_result
-from fints.study.store import digest, write_json
+from fints.study.store import digest, fit_json, fit_table, write_json
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,6 +36,11 @@ def assemble(folder: Path, cells: Sequence[Cell], spec: Mapping[str, Any]) -> No
     spec : mapping
         What they are cells of; `table_spec` gives it back. A study that is killed here has no tables
         until the next run.
+
+    Raises
+    ------
+    DamagedFit
+        If a file of a fit is not as it was written; there are no tables then.
     """
     import polars as pl
 
@@ -105,8 +110,8 @@ def arm_rows(fits: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     for cell in cells:
         folder = fits / cell.key
         row = read_result(folder)
-        row["metrics"] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        row["seconds"] = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["seconds"]
+        row["metrics"] = fit_json(folder, "metrics.json")
+        row["seconds"] = fit_json(folder, "timing.json")["seconds"]
         rows.append(row)
     return rows
 
@@ -139,11 +144,11 @@ def _stack(folder: Path, cells: Sequence[Cell], name: str) -> pl.DataFrame | Non
 
     frames = []
     for cell in cells:
-        path = folder / "fits" / cell.key / name
-        if path.is_file():
+        frame = fit_table(folder / "fits" / cell.key, name)
+        if frame is not None:
             key = [pl.lit(cell.arm).alias("arm"), pl.lit(cell.fold, pl.Int64).alias("fold")]
             key.append(pl.lit(cell.seed, pl.Int64).alias("seed"))
-            frames.append(pl.read_parquet(path).select(*key, pl.all()))
+            frames.append(frame.select(*key, pl.all()))
     return pl.concat(frames, how="diagonal_relaxed") if frames else None
 
 
@@ -159,7 +164,7 @@ def _fit_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _time_row(cell: Cell, folder: Path) -> dict[str, Any]:
-    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+    timing = fit_json(folder, "timing.json")
     return {**{name: getattr(cell, name) for name in KEYS}, "key": cell.key, **timing}
 
 

@@ -6,7 +6,6 @@ of two results of one cell the first counts.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -22,7 +21,7 @@ from fints.study.progress import Report
 from fints.study.recorder import NoRecord, Recorder
 from fints.study.shared import SharedStore
 from fints.study.shared_queue import FAILED, INTERRUPTED, SUPERSEDED, SharedQueue, Standing
-from fints.study.store import StudyFolder, damage
+from fints.study.store import StudyFolder, damage, fit_json
 from fints.study.trials import Claim
 
 __all__ = ["Engine"]
@@ -182,7 +181,7 @@ class Engine:
             return
         self._recorder.finish(cell)
         self._counted.add(cell.key)
-        timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+        timing = fit_json(folder, "timing.json")
         self._report.finished(cell, read_result(folder), timing["seconds"])
 
     def _drop(self, claim: Claim) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import platform
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fints.config import Experiment
-from fints.study.store import finish_folder, write_json
+from fints.study.store import finish_folder, fit_json, write_json
 
 if TYPE_CHECKING:
     import polars as pl
@@ -220,9 +219,14 @@ def _empty(folder: Path) -> Path:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """Return result.json of one fit."""
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return found
+    """Return result.json of one finished fit.
+
+    Raises
+    ------
+    DamagedFit
+        If it is not as it was written.
+    """
+    return fit_json(folder, "result.json")
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fints.study.models import CHAMPION, CHAMPION_RULE, Choice, arm_forecaster, champion, model_name
+from fints.study.store import fit_json
 
 if TYPE_CHECKING:
     from fints.study.analysis import Analysis
@@ -130,7 +130,7 @@ def _mean_metrics(folder: StudyFolder, fits: Sequence[Mapping[str, Any]]) -> dic
     """Return the mean over an arm's final fits of each number that all of them have."""
     rows = []
     for fit in fits:
-        scores = json.loads((folder.fit(fit["key"]) / "metrics.json").read_text(encoding="utf-8"))
+        scores = fit_json(folder.fit(fit["key"]), "metrics.json")
         rows.append({**scores, "validation_loss": fit["validation_loss"]})
     shared = [name for name in rows[0] if all(row.get(name) is not None for row in rows)]
     # One slash makes a section of charts.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ from fints.study.panel_plan import PanelPlan, loss_or_infinity
 from fints.study.panel_store import Fits, gather
 from fints.study.pool import Pool
 from fints.study.progress import Report
-from fints.study.store import StudyFolder, write_json
+from fints.study.store import StudyFolder, fit_json, write_json
 
 __all__ = ["PanelOutcome", "collect", "run_panels"]
 
@@ -147,12 +146,12 @@ class _Work:
         """Count a finished fit; the last tuning fit of an arm opens its final ones."""
         path = self._folder.fit(cell.key)
         if path.is_dir():
-            result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+            result = fit_json(path, "result.json")
         else:
             result = self._known[cell.design]["result"]
         self.losses[cell.key] = loss_or_infinity(result)
         if told:
-            seconds = json.loads((path / "timing.json").read_text(encoding="utf-8"))["seconds"]
+            seconds = fit_json(path, "timing.json")["seconds"]
             self._report.finished(cell, result, seconds)
             self._advance()
         else:
@@ -176,9 +175,8 @@ def collect(plan: PanelPlan, folder: StudyFolder, known: Mapping[str, Mapping[st
         cells += tuning
         losses: dict[str, float] = {}
         for cell in tuning:
-            path = folder.fit(cell.key) / "result.json"
-            if path.is_file():
-                losses[cell.key] = loss_or_infinity(json.loads(path.read_text(encoding="utf-8")))
+            if folder.finished(cell.key):
+                losses[cell.key] = loss_or_infinity(fit_json(folder.fit(cell.key), "result.json"))
             elif cell.design in known:
                 losses[cell.key] = loss_or_infinity(known[cell.design]["result"])
         if len(losses) == len(tuning):

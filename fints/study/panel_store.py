@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fints.study.panel_cells import PanelFit
+from fints.study.store import fit_bytes, fit_json
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,11 +66,10 @@ def gather(cells: Iterable[PanelFit], fits: Path, known: Mapping[str, Mapping[st
     for cell in cells:
         folder = fits / cell.key
         if folder.is_dir():
-            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-            result["started"] = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["started"]
-            result["seconds"] = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["seconds"]
-            path = folder / "rows.json"
-            own = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+            result, timing = fit_json(folder, "result.json"), fit_json(folder, "timing.json")
+            result |= {name: timing[name] for name in ("started", "seconds")}
+            rows_written = fit_bytes(folder, "rows.json")
+            own = json.loads(rows_written) if rows_written is not None else []
         elif cell.design in known:
             result, own = dict(known[cell.design]["result"]), known[cell.design]["rows"]
         else:

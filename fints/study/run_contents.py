@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fints.study.fits import Cell
+from fints.study.store import fit_json, fit_table
 
 __all__ = ["PROFILE", "arm_title", "fit_metrics", "run_name", "short", "text"]
 
@@ -33,9 +33,9 @@ def fit_metrics(folder: Path, result: Mapping[str, Any]) -> Iterator[tuple[str, 
     """Yield (name, value, step) of one fit, finite values only; the step of a profile is its sublayer."""
     import polars as pl
 
-    history = folder / "history.parquet"
-    if history.is_file():
-        for row in pl.read_parquet(history).iter_rows(named=True):
+    history = fit_table(folder, "history.parquet")
+    if history is not None:
+        for row in history.iter_rows(named=True):
             for column, name in HISTORY.items():
                 if row.get(column) is not None:
                     yield name, float(row[column]), int(row["step"])
@@ -45,16 +45,14 @@ def fit_metrics(folder: Path, result: Mapping[str, Any]) -> Iterator[tuple[str, 
         "train/steps": result["steps"],
         "train/parameters": result["parameters"],
     }
-    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
-    summary["train/seconds"] = timing["seconds"]
-    scores = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    summary["train/seconds"] = fit_json(folder, "timing.json")["seconds"]
+    scores = fit_json(folder, "metrics.json")
     summary |= {f"test/{name}": value for name, value in scores.items()}
     for name, value in summary.items():
         if value is not None and math.isfinite(value):
             yield name, float(value), 0
-    profile = folder / "profile.parquet"
-    if profile.is_file():
-        frame = pl.read_parquet(profile)
+    frame = fit_table(folder, "profile.parquet")
+    if frame is not None:
         if "step" in frame.columns:
             frame = frame.filter(pl.col("step") == pl.col("step").max())
         for row in frame.iter_rows(named=True):

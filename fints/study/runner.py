@@ -23,7 +23,7 @@ from fints.study.plan import Plan, loss_or_infinity
 from fints.study.pool import Pool
 from fints.study.progress import Report
 from fints.study.recorder import TRACKING_PATIENCE_S, Recorder
-from fints.study.store import StudyFolder, write_json
+from fints.study.store import StudyFolder, fit_json, write_json
 from fints.study.tracking import Tracker
 from fints.study.trials import Claim, Queue, open_storage
 
@@ -72,7 +72,7 @@ def run(
     ValueError
         If another driver holds the folder, or a store cannot be opened.
     RuntimeError
-        If workers do not start.
+        If workers do not start, or a fit was damaged while the run went on (`DamagedFit`).
     """
     started, clock = time.time(), time.perf_counter()
     with folder.held(), caught_signals() as caught:
@@ -239,7 +239,7 @@ class _Driver:
             self._counted.add(cell.key)
             self.fitted += 1
             folder = self._folder.fit(cell.key)
-            timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+            timing = fit_json(folder, "timing.json")
             self._report.finished(cell, read_result(folder), timing["seconds"])
             return
         error = event["error"] if kind == "failed" else f"its worker was killed (code {event['code']})"

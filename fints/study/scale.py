@@ -32,15 +32,17 @@ from fints.study.progress import Report
 from fints.study.recorder import TRACKING_PATIENCE_S, NoRecord, Recorder
 from fints.study.runner import Outcome, append_line, caught_signals
 from fints.study.shared import KEPT, SharedStore
-from fints.study.shared_open import open_shared
+from fints.study.shared_open import RESTART_S, open_shared
 from fints.study.shared_queue import SharedQueue, Standing
-from fints.study.store import StudyFolder, write_json
+from fints.study.store import DamagedFit, StudyFolder, write_json
 from fints.study.tracking import Tracker
 
 __all__ = ["HEARTBEAT_S", "code_hash", "enqueue_study", "hand_in", "run_shared", "study_cells", "work"]
 
 # Seconds between signs of life; a worker counts as dead after MISSED times as many.
 HEARTBEAT_S = 60.0
+# How often damaged fits are fetched again: a disk that damages more is not to be trusted.
+FETCHES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,7 @@ def run_shared(
         If the storage stays away, or workers do not start.
     """
     started, clock = time.time(), time.perf_counter()
-    store = open_shared(storage)
+    store = open_shared(storage, wait=RESTART_S)
     try:
         with folder.held(), caught_signals() as caught:
             told = {"commit": commit, "command": command}
@@ -160,7 +162,7 @@ def run_shared(
                 _end(part, engine, company, outcome)
                 done = list(engine.standing.finished.values())
                 if any(cell.role == "final" for cell in done):
-                    assemble(folder.path, done, spec)
+                    _on_whole_fits(engine, lambda: assemble(folder.path, done, spec))
                     outcome.assembled = True
             append_line(
                 folder.path / "runs.jsonl",
@@ -312,8 +314,7 @@ def _take_part(part: _Part, me: Any, caught: list[int]) -> tuple[Engine, Many]:
 
 def _end(part: _Part, engine: Engine, company: Many, outcome: Outcome) -> None:
     """Bring all fits here, and complete the record once everybody else has left."""
-    if lines := engine.fetch():
-        raise RuntimeError(f"{lines[0]} ({len(lines)} such fits): run again, which makes them anew.")
+    _fetch(engine)
     _wait_for_others(part, company)
     tracker = _tracker(part, company)
     outcome.tracker = tracker
@@ -324,8 +325,23 @@ def _end(part: _Part, engine: Engine, company: Many, outcome: Outcome) -> None:
             outcome.rows = _complete_record(tracker, part, engine.standing)
             tracker.close("FAILED" if outcome.failures else "FINISHED")
 
-    outcome.untracked = _patiently(complete, TRACKING_PATIENCE_S)
+    outcome.untracked = _patiently(lambda: _on_whole_fits(engine, complete), TRACKING_PATIENCE_S)
     outcome.link = "" if outcome.untracked else tracker.link
+
+
+def _fetch(engine: Engine) -> None:
+    if lines := engine.fetch():
+        raise RuntimeError(f"{lines[0]} ({len(lines)} such fits): run again, which makes them anew.")
+
+
+def _on_whole_fits(engine: Engine, call: Callable[[], None]) -> None:
+    """Do what reads the fits here; one that was damaged since it was fetched is fetched again."""
+    for _ in range(FETCHES):
+        try:
+            return call()
+        except DamagedFit:
+            _fetch(engine)
+    return call()
 
 
 def _complete_record(tracker: Tracker, part: _Part, standing: Standing) -> dict[str, list[dict[str, Any]]]:

@@ -16,16 +16,26 @@ from fints.study.shared_tables import check_format, create_tables
 if TYPE_CHECKING:
     import sqlalchemy
 
-__all__ = ["open_shared"]
+__all__ = ["RESTART_S", "open_shared"]
 
 # A server that restarts is waited for this long; after that the worker ends, and its claims are given back.
 PATIENCE_S = 600.0
+# One that does not answer at first may be restarting.
+RESTART_S = 30.0
 
 
-def open_shared(url: str, *, patience: float = PATIENCE_S) -> SharedStore:
+def open_shared(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) -> SharedStore:
     """Open (or make) the tables of ours and of Optuna's at an address.
 
-    A server that does not answer is refused at once: patience is for one that goes away later.
+    Parameters
+    ----------
+    url : str
+        ``postgresql+psycopg://...`` or ``sqlite:///...``.
+    patience : float
+        Seconds that a server is waited for which goes away later.
+    wait : float
+        Seconds that a server is waited for which does not answer now, `RESTART_S` for what is started by
+        machines; what is refused for another reason (a password, a name) is refused at once.
 
     Raises
     ------
@@ -40,36 +50,63 @@ def open_shared(url: str, *, patience: float = PATIENCE_S) -> SharedStore:
     # It warns of every query that it repeats.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     shown = without_secrets(url)
-    opened = ExitStack()
     try:
         parsed = sqlalchemy.make_url(url)
         if parsed.drivername == "sqlite" and parsed.database and parsed.database != ":memory:":
             url = embedded(Path(parsed.database).absolute(), _create_embedded)
-            engine = sqlalchemy.create_engine(url)
-            options: dict[str, Any] = {}
+            engine, storage = _tables_at(url, {})
         elif parsed.drivername == "postgresql+psycopg":
-            _ask(url)
-            options = _server(parsed)
-            engine = sqlalchemy.create_engine(url, **options)
+            engine, storage = _tables_on_server(parsed, url, wait)
         else:
             raise ValueError(
                 "it must begin with postgresql+psycopg:// (many machines) or sqlite:/// (one machine)"
             )
+    except ImportError as error:
+        raise ValueError(
+            f"--storage {shown} needs psycopg, which is not installed: pip install 'fints[postgres]'."
+        ) from error
+    # Tables of another release are a RuntimeError.
+    except (
+        SQLAlchemyError,
+        optuna.exceptions.StorageInternalError,
+        ValueError,
+        RuntimeError,
+        OSError,
+    ) as error:
+        raise ValueError(f"--storage {shown} cannot be opened: {one_line(error, url)}") from error
+    return SharedStore(url, engine, storage, patience=patience)
+
+
+def _tables_on_server(parsed: sqlalchemy.URL, url: str, wait: float) -> tuple[sqlalchemy.Engine, Any]:
+    """Open the tables, again if the server restarts in the middle."""
+    began = time.monotonic()
+    answered = False
+    while True:
+        try:
+            _ask(url)
+            answered = True
+            return _tables_at(url, _server(parsed))
+        except Exception as error:  # SQLAlchemy's, or Optuna's with one of those as its cause
+            limit = max(wait, RESTART_S) if answered else wait
+            if time.monotonic() - began > limit or not _may_be_restarting(error):
+                raise
+        time.sleep(0.5)
+
+
+def _tables_at(url: str, options: dict[str, Any]) -> tuple[sqlalchemy.Engine, Any]:
+    import optuna
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(url, **options)
+    with ExitStack() as opened:
         opened.callback(engine.dispose)
         with _making(engine):
             storage = optuna.storages.RDBStorage(url, engine_kwargs=dict(options))
             opened.callback(storage.engine.dispose)
             create_tables(engine)
         check_format(engine)
-    except ImportError as error:
-        raise ValueError(
-            f"--storage {shown} needs psycopg, which is not installed: pip install 'fints[postgres]'."
-        ) from error
-    # Tables of another release are a RuntimeError.
-    except (SQLAlchemyError, ValueError, RuntimeError, OSError) as error:
-        opened.close()
-        raise ValueError(f"--storage {shown} cannot be opened: {one_line(error, url)}") from error
-    return SharedStore(url, engine, storage, patience=patience)
+        opened.pop_all()
+    return engine, storage
 
 
 def _ask(url: str) -> None:
@@ -82,6 +119,30 @@ def _ask(url: str) -> None:
     with engine.connect():
         pass
     engine.dispose()
+
+
+# libpq's words, and those of PostgreSQL's errors 57P01 to 57P03.
+_RESTARTING = (
+    "Connection refused",
+    "No such file or directory",
+    "closed the connection unexpectedly",
+    "terminating connection",
+    "the connection is closed",
+    "connection is lost",
+    "is starting up",
+    "is shutting down",
+    "not yet accepting connections",
+)
+
+
+def _may_be_restarting(error: BaseException) -> bool:
+    """Tell whether a server that restarts would answer so: by no answer, or by saying that it does."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if any(words in str(chain) for words in _RESTARTING):
+            return True
+        chain = chain.__cause__
+    return False
 
 
 @contextmanager

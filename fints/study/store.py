@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import platform
@@ -11,9 +12,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["StudyFolder", "damage", "digest", "finish_folder", "write_json"]
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = [
+    "DamagedFit",
+    "StudyFolder",
+    "damage",
+    "digest",
+    "finish_folder",
+    "fit_bytes",
+    "fit_json",
+    "fit_table",
+    "write_json",
+]
 
 MANIFEST = "files.json"
 # What a fit of each role cannot do without; whatever else it wrote is in its manifest.
@@ -23,6 +37,16 @@ OWED = {
     "baseline": ("result.json", "timing.json", "forecasts.parquet"),
 }
 SET_ASIDE = ".damaged-"
+
+
+class DamagedFit(RuntimeError):
+    """A finished fit that was whole when the run started, and is not any more."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(
+            f"{folder} must stay as its fit wrote it, and {reason}: run again, which sets it aside and gets "
+            "it anew; all other fits are kept."
+        )
 
 
 class StudyFolder:
@@ -166,6 +190,67 @@ def damage(folder: Path) -> str:
     return "" if "result.json" in files else f"{MANIFEST} is not whole"
 
 
+def fit_bytes(folder: Path, name: str) -> bytes | None:
+    """Return a file of a finished fit as it was written, None if the fit wrote none of that name.
+
+    What is returned is what was checked: no moment lies between the two in which the file could change.
+
+    Raises
+    ------
+    DamagedFit
+        If the file has changed, or cannot be read.
+    """
+    try:
+        wanted = _read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
+        if name not in wanted if wanted is not None else not (folder / name).exists():
+            return None
+        content = (folder / name).read_bytes()
+    except (OSError, ValueError, TypeError) as error:
+        raise DamagedFit(folder, f"{name} or its {MANIFEST} cannot be read") from error
+    if wanted is not None and _digest(content) != wanted[name]:
+        raise DamagedFit(folder, f"{name} has changed")
+    return content
+
+
+def fit_json(folder: Path, name: str) -> dict[str, Any]:
+    """Return what a JSON file of a finished fit holds.
+
+    Raises
+    ------
+    DamagedFit
+        If it is missing, has changed, or holds no JSON object.
+    """
+    content = fit_bytes(folder, name)
+    if content is None:
+        raise DamagedFit(folder, f"{name} is missing")
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise DamagedFit(folder, f"{name} cannot be read") from error
+    if not isinstance(found, dict):
+        raise DamagedFit(folder, f"{name} is no JSON object")
+    return found
+
+
+def fit_table(folder: Path, name: str) -> pl.DataFrame | None:
+    """Return what a parquet file of a finished fit holds, None if the fit wrote none of that name.
+
+    Raises
+    ------
+    DamagedFit
+        If it has changed, or is no parquet.
+    """
+    import polars as pl
+
+    content = fit_bytes(folder, name)
+    if content is None:
+        return None
+    try:
+        return pl.read_parquet(io.BytesIO(content))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DamagedFit(folder, f"{name} is no parquet") from error
+
+
 def _damage_without_manifest(folder: Path) -> str:
     try:
         owed = OWED[_read_json(folder / "result.json")["role"]]
@@ -197,7 +282,11 @@ def _read_json(path: Path) -> Any:
 
 def digest(path: Path) -> str:
     """Return 16 hex digits of a file's content."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return _digest(path.read_bytes())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _holder(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import runpy
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from fints.study import Study, figures, runner
+from fints.study import Study, figures, runner, scale
 from fints.study.analysis import Analysis, analyse
 from fints.study.assemble import table_spec
 from fints.study.dataset import open_dataset
@@ -45,13 +46,18 @@ class Inline:
     def send(self, slot: int, cell: Cell, claim: Any) -> None:
         self.busy[slot] = claim
 
-    def next_event(self, timeout: float = 0.5) -> tuple[int, dict[str, Any]]:
+    def next_event(self, timeout: float = 0.5) -> tuple[int, dict[str, Any]] | None:
+        if not self.busy:
+            return None
         cell = self.busy[0].cell
         if error := self.fault(cell):
             return 0, {"event": "failed", "key": cell.key, "error": error}
         places = {"tmp": self._folder / "tmp", "fits": self._folder / "fits"}
         run_cell(cell, self._dataset.panel, signal=self._dataset.signal, **places)
         return 0, {"event": "done", "key": cell.key}
+
+    def silent(self, seconds: float) -> dict[int, int]:
+        return {}
 
     def stop(self) -> None:
         return None
@@ -72,11 +78,20 @@ class Untracked:
     def close(self, status: str) -> float:
         return 0.0
 
-    start = finish = kill = close_arm = lambda self, *arguments: None
+    def leave(self) -> float:
+        return 0.0
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    open = start = finish = kill = close_arm = lambda self, *arguments: None
 
 
 class Run:
-    """One run of the tiny study, or of another, on a panel file; `fault` as in `Inline`."""
+    """One run of the tiny study, or of another, on a panel file; `fault` as in `Inline`.
+
+    With a `storage` it is run as one of the machines that share it.
+    """
 
     def __init__(
         self,
@@ -88,6 +103,7 @@ class Run:
         changes: dict[str, Any] | None = None,
         preset: str = "smoke",
         study: Study = TINY,
+        storage: str = "",
     ) -> None:
         self.replace(patch, fault)
         self.plan: Plan = make_plan(
@@ -97,20 +113,27 @@ class Run:
         said = io.StringIO()
         total = sum(self.plan.num_fits().values())
         with Report(Console(file=said, width=200), total=total, work=1.0, workers=1) as report:
-            self.outcome = runner.run(self.plan, self.folder, report, workers=1)
+            if storage:
+                self.outcome = scale.run_shared(
+                    self.plan, self.folder, report, workers=1, storage=storage, interval=5.0
+                )
+            else:
+                self.outcome = runner.run(self.plan, self.folder, report, workers=1)
         self.said = said.getvalue()
 
     @staticmethod
     def replace(patch: pytest.MonkeyPatch, fault: Fault) -> None:
         """Let whatever runs a study do so in this process, without tracking."""
         Run.work_here(patch, fault)
-        patch.setattr(runner, "Tracker", Untracked)
-        patch.setattr(runner, "Recorder", Untracked)
+        for module in (runner, scale):
+            patch.setattr(module, "Tracker", Untracked)
+            patch.setattr(module, "Recorder", Untracked)
 
     @staticmethod
     def work_here(patch: pytest.MonkeyPatch, fault: Fault = lambda cell: "") -> None:
         """Let fits be made in this process."""
-        patch.setattr(runner, "Pool", type("Faulty", (Inline,), {"fault": staticmethod(fault)}))
+        for module in (runner, scale):
+            patch.setattr(module, "Pool", type("Faulty", (Inline,), {"fault": staticmethod(fault)}))
 
     def analysis(self) -> Analysis:
         return analyse(table_spec(self.folder.path), self.folder.path)

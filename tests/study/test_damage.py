@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from fints.data import simulate
+from fints.study import runner, scale
+from fints.study.store import DamagedFit, digest
 
 FILES = ("forecasts.parquet", "profile.parquet", "result.json", "timing.json", "metrics.json")
 # Of a forecaster that was kept only the manifest knows.
@@ -23,6 +25,21 @@ def done(tmp_path_factory: pytest.TempPathFactory, run_study: Callable[..., Any]
     simulate(num_assets=3, num_days=160, seed=3).panel.frame.write_parquet(panel)
     with pytest.MonkeyPatch.context() as patch:
         return run_study(patch, base, panel)
+
+
+@pytest.fixture(scope="module")
+def shared(done: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[pytest.MonkeyPatch], Any]:
+    """Run the same study on a shared store that has all its fits, in a fresh folder."""
+    base = tmp_path_factory.mktemp("shared")
+    panel = Path(done.plan.dataset.reference)
+
+    def run(patch: pytest.MonkeyPatch) -> Any:
+        root = base / str(len(list(base.iterdir())))
+        return type(done)(patch, root, panel, storage=f"sqlite:///{base / 'shared.db'}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        run(patch)
+    return run
 
 
 def again(run: Any, patch: pytest.MonkeyPatch) -> Any:
@@ -78,3 +95,54 @@ def test_a_second_run_of_whole_fits_sets_nothing_aside(done: Any, monkeypatch: p
     second = again(done, monkeypatch)
     assert "damaged" not in second.said
     assert second.outcome.finished == second.outcome.total
+
+
+def torn(run: Any, role: str, name: str) -> Path:
+    """Cut a file of a finished fit in half, as a disk that fills or fails would."""
+    found = (path for path in sorted(run.fits.iterdir()) if ".damaged-" not in path.name)
+    fit = next(path for path in found if f'"role": "{role}"' in (path / "result.json").read_text())
+    content = (fit / name).read_bytes()
+    (fit / name).write_bytes(content[: len(content) // 2])
+    return fit
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        ("final", "forecasts.parquet"),
+        ("final", "profile.parquet"),
+        ("final", "metrics.json"),
+        ("baseline", "forecasts.parquet"),
+        ("tuning", "result.json"),
+    ],
+)
+def test_a_fit_damaged_while_the_driver_waits_for_others_is_fetched_again(
+    done: Any, shared: Any, monkeypatch: pytest.MonkeyPatch, role: str, name: str
+) -> None:
+    monkeypatch.setattr(scale, "_wait_for_others", lambda part, company: torn(part.folder, role, name))
+    run = shared(monkeypatch)
+    assert f"{name} has changed; set aside, fetched from the storage" in run.said
+    for table in sorted(done.folder.path.glob("*.parquet")):
+        if table.name != "timing.parquet":
+            assert digest(run.folder.path / table.name) == digest(table), table.name
+
+
+def test_a_fit_damaged_before_the_tables_are_written_is_named_and_made_again_by_the_next_run(
+    done: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = done.report()
+    with monkeypatch.context() as patch:
+        real, hit = runner.assemble, []
+
+        def assemble(folder: Path, *more: Any) -> None:
+            hit.append(torn(done.folder, "final", "forecasts.parquet"))
+            real(folder, *more)
+
+        patch.setattr(runner, "assemble", assemble)
+        with pytest.raises(DamagedFit) as caught:
+            again(done, patch)
+    assert str(hit[0]) in str(caught.value)
+    assert "forecasts.parquet has changed: run again, which sets it aside" in str(caught.value)
+    second = again(done, monkeypatch)
+    assert second.said.count("damaged") == 1
+    assert second.report() == report

@@ -6,12 +6,16 @@ import io
 import math
 import os
 import tarfile
+import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
 
+from fints.study import shared_open
 from fints.study.archive import checksum, pack, unpack
 from fints.study.liveness import MISSED, Liveness
 from fints.study.shared import SharedStore, Worker
@@ -169,6 +173,40 @@ def test_an_address_that_cannot_be_used_is_one_line_without_its_password(url: st
     assert line.startswith("--storage ")
     assert "\n" not in line
     assert ":s3cret@" not in line
+
+
+def test_a_server_that_restarts_is_waited_for_and_one_that_was_never_there_is_not(postgres: Any) -> None:
+    url = postgres.url(f"test_{uuid.uuid4().hex[:12]}")
+    postgres.stop()
+    started = threading.Timer(1.0, postgres.start)
+    try:
+        with pytest.raises(ValueError, match="cannot be opened"):
+            open_shared(url)
+    finally:
+        started.start()
+    open_shared(url, wait=60.0).close()
+    started.join()
+    with pytest.raises(ValueError, match='database "none" does not exist'):
+        open_shared(url.rpartition("/")[0] + "/none", wait=60.0)
+
+
+def test_a_server_that_restarts_while_the_tables_are_made_is_waited_for(
+    postgres: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, restarts = shared_open.create_tables, []
+
+    def create_tables(engine: sqlalchemy.Engine) -> None:
+        if not restarts:
+            restarts.append(1)
+            postgres.stop()
+            postgres.start()
+        real(engine)
+
+    monkeypatch.setattr(shared_open, "create_tables", create_tables)
+    store = open_shared(postgres.url(f"test_{uuid.uuid4().hex[:12]}"))
+    assert restarts
+    assert store.studies() == []
+    store.close()
 
 
 def test_a_store_of_another_format_is_refused_by_name(store: SharedStore, storage_url: str) -> None:
