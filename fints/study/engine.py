@@ -14,6 +14,7 @@ from typing import Any
 
 from fints.study.addresses import one_line
 from fints.study.fits import read_result
+from fints.study.launch import Crew
 from fints.study.liveness import MISSED
 from fints.study.plan import loss_or_infinity
 from fints.study.pool import Pool
@@ -39,8 +40,8 @@ class Engine:
         Of the study in the store.
     store, queue : SharedStore, SharedQueue
         Where its cells and fits are.
-    pool : Pool
-        Processes that fit.
+    pool : Pool or Crew
+        Processes that fit: its own, or those that a launcher started elsewhere.
     recorder : Recorder
         Tells MLflow.
     report : Report
@@ -59,7 +60,7 @@ class Engine:
         *,
         store: SharedStore,
         queue: SharedQueue,
-        pool: Pool,
+        pool: Pool | Crew,
         recorder: Recorder | NoRecord,
         report: Report,
         folder: StudyFolder,

@@ -8,7 +8,8 @@ from typing import Any
 
 from fints.study.liveness import new_worker
 from fints.study.plan import SPEC_FORMAT
-from fints.study.scale import HEARTBEAT_S, code_hash, hand_in
+from fints.study.same_numbers import code_hash
+from fints.study.scale import HEARTBEAT_S, hand_in
 from fints.study.shared_open import open_shared
 from fints.study.shared_queue import SharedQueue
 from fints.study.store import StudyFolder

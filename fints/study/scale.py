@@ -8,36 +8,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fints.study.addresses import one_line
 from fints.study.assemble import arm_rows, assemble, mean_profile
-from fints.study.baselines import SOURCES
 from fints.study.company import Many
 from fints.study.engine import Engine
-from fints.study.fingerprint import (
-    AFFECTS_BASELINES,
-    AFFECTS_NUMBERS,
-    device_type,
-    sources_hash,
-    torch_version,
-)
 from fints.study.fits import Cell, read_result
+from fints.study.launch import Crew, Launcher, order_of
 from fints.study.liveness import MISSED, Beats, new_worker
 from fints.study.plan import Plan, loss_or_infinity
 from fints.study.pool import Pool
 from fints.study.progress import Report
 from fints.study.recorder import TRACKING_PATIENCE_S, NoRecord, Recorder
 from fints.study.runner import Outcome, append_line, caught_signals
+from fints.study.same_numbers import code_hash, refuse_other_numbers
 from fints.study.shared import KEPT, SharedStore
 from fints.study.shared_open import RESTART_S, open_shared
 from fints.study.shared_queue import SharedQueue, Standing
 from fints.study.store import DamagedFit, StudyFolder, write_json
 from fints.study.tracking import Tracker
 
-__all__ = ["HEARTBEAT_S", "code_hash", "enqueue_study", "hand_in", "run_shared", "study_cells", "work"]
+__all__ = ["HEARTBEAT_S", "enqueue_study", "hand_in", "run_shared", "study_cells", "work"]
 
 # Seconds between signs of life; a worker counts as dead after MISSED times as many.
 HEARTBEAT_S = 60.0
@@ -58,6 +53,7 @@ class _Part:
     tracking_uri: str | None
     record: bool
     dataset: str
+    crew: Crew | None = None
 
 
 def enqueue_study(
@@ -116,22 +112,24 @@ def run_shared(
     command: str = "",
     keep_weights: bool = True,
     interval: float = HEARTBEAT_S,
+    launcher: Launcher | None = None,
 ) -> Outcome:
-    """Enqueue a study, work on it with `workers` processes here, wait for all others, write its tables.
+    """Enqueue a study, work on it with `workers` processes, wait for all others, write its tables.
 
-    With no workers here it returns when all is enqueued: its outcome counts what was finished before.
+    The processes are here, or where `launcher` starts them. With none it returns when all is enqueued: its
+    outcome counts what was finished before.
 
     Raises
     ------
     ValueError
         If the storage cannot be used, or another driver holds the folder.
     RuntimeError
-        If the storage stays away, or workers do not start.
+        If the storage stays away, or workers do not start, or all that were launched end early.
     """
     started, clock = time.time(), time.perf_counter()
     store = open_shared(storage, wait=RESTART_S)
     try:
-        with folder.held(), caught_signals() as caught:
+        with folder.held(), caught_signals() as caught, ExitStack() as launched:
             told = {"commit": commit, "command": command}
             spec = {**plan.spec(), **told}
             write_json(folder.path / "study.json", spec)
@@ -144,6 +142,12 @@ def run_shared(
             total = sum(plan.num_fits().values())
             if workers == 0:
                 return Outcome(finished=_fits(standing), total=total)
+            crew = None
+            if launcher is not None:
+                watch = Many(store, name, me.name, interval)
+                orders = [order_of(name, storage, tracking_uri)] * workers
+                crew = Crew(launcher, orders, say=report.say, others=lambda: len(_others(store, name, watch)))
+                launched.enter_context(crew)
             part = _Part(
                 store=store,
                 name=name,
@@ -154,6 +158,7 @@ def run_shared(
                 tracking_uri=tracking_uri,
                 record=True,
                 dataset=plan.dataset.reference,
+                crew=crew,
             )
             engine, company = _take_part(part, me, caught)
             outcome = Outcome(signal=caught[0] if caught else 0, finished=_fits(engine.standing), total=total)
@@ -238,32 +243,10 @@ def work(
             total=queue.planned.total,
             failures=_given_up(engine.standing),
         )
-        others = [other for other in store.workers(name) if company.living(other)]
-        if not caught and part.record and not others:
+        if not caught and part.record and not _others(store, name, company):
             # The last one out completes the record: the driver may be gone.
             _end(part, engine, company, outcome)
     return outcome
-
-
-def refuse_other_numbers(spec: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Refuse to fit where the numbers would not be those of the machine that planned the study.
-
-    Raises
-    ------
-    ValueError
-        If the code, torch or the device differ.
-    """
-    device = device_type(spec["arms"][0]["experiment"]["training"]["device"])
-    for what, wanted, here in (
-        ("the code that affects numbers", facts["code"], code_hash()),
-        ("torch", spec["torch"], torch_version()),
-        ("the device", spec["device"], device),
-    ):
-        if wanted != here:
-            raise ValueError(
-                f"{what} must be as where the study was planned ({wanted}), and is {here} here: install the "
-                "same fints and torch under the same Python, or plan the study for this device."
-            )
 
 
 def study_cells(store: SharedStore, name: str) -> Standing:
@@ -289,9 +272,9 @@ def _take_part(part: _Part, me: Any, caught: list[int]) -> tuple[Engine, Many]:
         "keep_weights": part.queue.facts["keep_weights"],
         "beats": interval,
     }
-    pool: Pool | None = None
+    pool: Pool | Crew | None = None
     try:
-        pool = Pool(part.workers, start, part.folder.logs)
+        pool = part.crew or Pool(part.workers, start, part.folder.logs)
         engine = Engine(
             part.name,
             store=part.store,
@@ -365,13 +348,18 @@ def _wait_for_others(part: _Part, company: Many) -> None:
     """Wait until whoever else records fits of this study has left, or is dead."""
     deadline = time.monotonic() + 2 * MISSED * float(part.queue.facts["interval"])
     told = False
-    while others := [other for other in part.store.workers(part.name) if company.living(other)]:
+    while others := _others(part.store, part.name, company):
         if time.monotonic() > deadline:
             return
         if not told:
             part.report.say(f"waiting for {len(others)} others to end their records")
             told = True
         time.sleep(1.0)
+
+
+def _others(store: SharedStore, name: str, company: Many) -> list[str]:
+    """Return who else gives signs of life in a study."""
+    return [other for other in store.workers(name) if other != company.me and company.living(other)]
 
 
 def _patiently(call: Callable[[], None], patience: float) -> str:
@@ -405,9 +393,3 @@ def _fits(standing: Standing) -> int:
 
 def _given_up(standing: Standing) -> list[str]:
     return [f"{cell}: {error}" for cell, error in standing.given_up.values()]
-
-
-def code_hash() -> str:
-    """Return a hash of all that can change a fit's or a baseline's numbers."""
-    baselines = sorted({entry for entries in SOURCES.values() for entry in entries})
-    return sources_hash(entries=(*AFFECTS_NUMBERS, *AFFECTS_BASELINES, *baselines))

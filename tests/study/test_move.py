@@ -14,7 +14,7 @@ from fints.data import simulate
 from fints.study.liveness import new_worker
 from fints.study.move import move_study
 from fints.study.remote_report import find_study, report_stored
-from fints.study.scale import refuse_other_numbers
+from fints.study.same_numbers import refuse_other_numbers
 from fints.study.shared_open import open_shared
 from fints.study.shared_queue import SharedQueue
 from fints.study.status import study_status
