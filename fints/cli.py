@@ -19,23 +19,35 @@ import typer
 
 from fints import __version__
 from fints.cli_data import data
+from fints.cli_evaluate import EXAMPLES as EVALUATE_EXAMPLES
 from fints.cli_evaluate import evaluate
-from fints.cli_scale import server, study, worker
+from fints.cli_scale import SERVER_EXAMPLES, WORKER_EXAMPLES, server, study, worker
 from fints.cli_schemes import schemes
+from fints.cli_simulate import EXAMPLES as SIMULATE_EXAMPLES
 from fints.cli_simulate import simulate
-from fints.terminal import AsJson, Refusal, print_json, print_table, refusing
+from fints.terminal import AsJson, Refusal, examples, print_json, print_table, refusing
 
 __all__ = ["app", "main"]
 
 # Plain help: importing what draws rich's boxes takes longer than the whole command without them.
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-data.command("simulate")(simulate)
+app = typer.Typer(
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    epilog=examples(
+        "fints doctor",
+        "fints data check prices.csv",
+        "python studies/residual_by_depth.py run --preset smoke",
+    ),
+)
+data.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
 app.add_typer(data, name="data", help="List, show, check or simulate data.")
 app.add_typer(schemes, name="schemes", help="List, draw or convert residual schemes.")
-app.command("evaluate")(evaluate)
-app.add_typer(study, name="study", help="Look at, report or move studies that many machines work on.")
-app.command("worker")(worker)
-app.command("server")(server)
+app.command("evaluate", epilog=EVALUATE_EXAMPLES)(evaluate)
+app.add_typer(
+    study, name="study", help="List, delete, move, report studies; see how far those are that machines share."
+)
+app.command("worker", epilog=WORKER_EXAMPLES)(worker)
+app.command("server", epilog=SERVER_EXAMPLES)(server)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +85,7 @@ def _root(
     """Residual connections in transformers that forecast returns: what surrounds the studies."""
 
 
-@app.command()
+@app.command(epilog=examples("fints doctor", "fints doctor --json"))
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine; exit code 1 if something is wrong."""
     from fints.data import home
@@ -95,7 +107,7 @@ def doctor(as_json: AsJson = False) -> None:
     raise typer.Exit(1 if wrong else 0)
 
 
-@app.command()
+@app.command(epilog=examples("fints ui", "fints ui --root results --port 5001"))
 def ui(
     root: Annotated[
         Path | None, typer.Option(help="Folder of the results; default: FINTS_HOME, else your data folder.")

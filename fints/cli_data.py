@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fints.terminal import AsJson, Refusal, print_fields, print_json, print_table, print_wrapped, refusing
+from fints.terminal import (
+    AsJson,
+    Refusal,
+    examples,
+    print_fields,
+    print_json,
+    print_table,
+    print_wrapped,
+    refusing,
+)
 
 if TYPE_CHECKING:
     from fints.data import Report
 
 __all__ = ["data"]
 
-data = typer.Typer(rich_markup_mode=None)
+data = typer.Typer(
+    rich_markup_mode=None,
+    epilog=examples(
+        "fints data list", "fints data check prices.csv", "fints data import prices.csv --as mine"
+    ),
+)
 
 # How a file is to be read and what may be repaired: the same for `check` and `import`.
 File = Annotated[Path, typer.Argument(help="A file, or a folder of qlib.", show_default=False)]
@@ -48,7 +62,7 @@ Delisting = Annotated[
 ]
 
 
-@data.command("list")
+@data.command("list", epilog=examples("fints data list", "fints data list --json"))
 def data_list(as_json: AsJson = False) -> None:
     """List the bundled datasets and those of your own folder."""
     from fints.data import datasets
@@ -65,7 +79,7 @@ def data_list(as_json: AsJson = False) -> None:
     print_table(["name", "assets", "rows", "from", "to", "title"], rows, right=("assets", "rows"))
 
 
-@data.command("show")
+@data.command("show", epilog=examples("fints data show sp500-20", "fints data show sp500-20 --json"))
 def data_show(
     name: Annotated[str, typer.Argument(help="A name of `fints data list`.", show_default=False)],
     as_json: AsJson = False,
@@ -89,7 +103,14 @@ def data_show(
     print_fields(fields | {"path": str(found.path)})
 
 
-@data.command("check")
+@data.command(
+    "check",
+    epilog=examples(
+        "fints data check prices.csv",
+        "fints data check prices.csv --figure health.png",
+        "fints data check prices.xlsx --sheet Close --date-order day --json",
+    ),
+)
 def data_check(
     file: File,
     layout: Layout = "auto",
@@ -158,7 +179,14 @@ def data_check(
     print("This file is a panel that fints can use.")
 
 
-@data.command("import")
+@data.command(
+    "import",
+    epilog=examples(
+        "fints data import prices.csv --as mine",
+        "fints data import prices.csv --as mine --duplicates last --replace",
+        "fints data import crsp.csv --as crsp --layout crsp --missing-delisting=-0.3",
+    ),
+)
 def data_import(
     file: File,
     name: Annotated[str, typer.Option("--as", help="The dataset's name.", show_default=False)],

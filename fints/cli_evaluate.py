@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fints.terminal import AsJson, print_fields, print_json, print_table, print_wrapped, refusing
+from fints.terminal import (
+    AsJson,
+    examples,
+    print_fields,
+    print_json,
+    print_table,
+    print_wrapped,
+    refusing,
+)
 from fints.words import counted
 
 if TYPE_CHECKING:
@@ -16,7 +24,14 @@ if TYPE_CHECKING:
 
     from fints.evaluation.judge import Judgement
 
-__all__ = ["evaluate"]
+__all__ = ["EXAMPLES", "evaluate"]
+
+EXAMPLES = examples(
+    "fints evaluate forecasts.parquet --panel sp500-20",
+    "fints evaluate mine.csv --panel prices.csv --horizon 5 --trials 40",
+    "fints evaluate mine.csv --panel sp500-20 --figure judged.png",
+    "fints evaluate mine.csv --date day --forecast pred --realised ret --json",
+)
 
 # The median distance of an asset's opens from its closes beyond which they are not the same prices, in logs.
 LARGEST_GAP = 0.1
@@ -91,7 +106,7 @@ def evaluate(
 
             draw(judged, frame, figure)
     if as_json:
-        print_json(_plain({**told, **judged.to_dict()}))
+        print_json({**told, **judged.to_dict()})
         return
     _print(told, judged)
     if figure is not None:
@@ -381,14 +396,3 @@ def _number(value: float, digits: int) -> str:
 
 def _days(count: int) -> str:
     return "day" if count == 1 else counted(count, "day")
-
-
-def _plain(value: Any) -> Any:
-    """Return numbers that are not finite as null, for JSON."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -7,9 +7,20 @@ from typing import Annotated
 
 import typer
 
-from fints.terminal import AsJson, Refusal, print_json, print_table, refusing
+from fints.terminal import AsJson, Refusal, examples, print_json, print_table, refusing
 
-__all__ = ["server", "study", "worker"]
+__all__ = ["SERVER_EXAMPLES", "WORKER_EXAMPLES", "server", "study", "worker"]
+
+WORKER_EXAMPLES = examples(
+    "fints worker --storage postgresql+psycopg://fints@db/fints",
+    "fints worker --study residual_by_depth --workers 4 \\",
+    "    --storage postgresql+psycopg://fints@db/fints \\",
+    "    --tracking-uri http://db:5000",
+)
+SERVER_EXAMPLES = examples(
+    "fints server --port 5000",
+    "fints server --store postgresql+psycopg://fints@db/mlflow --host 0.0.0.0",
+)
 
 Storage = Annotated[
     str,
@@ -30,7 +41,10 @@ TrackingUri = Annotated[
     ),
 ]
 
-study = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+study = typer.Typer(
+    rich_markup_mode=None,
+    epilog=examples("fints study status --storage postgresql+psycopg://fints@db/fints"),
+)
 
 
 def worker(
@@ -46,10 +60,7 @@ def worker(
         str | None, typer.Option(help="Where the dataset is here, if not where the study says.")
     ] = None,
 ) -> None:
-    """Take fits of a study until none is left, from any machine.
-
-    fints worker --study residual_by_depth --storage postgresql+psycopg://fints@db/fints
-    """
+    """Take fits of a study until none is left, from any machine."""
     import shutil
     import signal
     import tempfile
@@ -104,12 +115,14 @@ def worker(
     raise typer.Exit(1 if outcome.failures or outcome.untracked else 0)
 
 
-@study.command()
+@study.command(
+    epilog=examples(
+        "fints study status --storage postgresql+psycopg://fints@db/fints",
+        "fints study status --study residual_by_depth --json  # FINTS_STORAGE is set",
+    )
+)
 def status(storage: Storage, name: Name = None, as_json: AsJson = False) -> None:
-    """Show how far studies are: fits, failures, rate, time left, workers.
-
-    fints study status --storage postgresql+psycopg://fints@db/fints
-    """
+    """Show how far studies are that machines share: fits, failures, rate, time left, workers."""
     from fints.study.remote_report import find_study
     from fints.study.shared_open import open_shared
     from fints.study.status import study_status
@@ -134,18 +147,21 @@ def status(storage: Storage, name: Name = None, as_json: AsJson = False) -> None
             print(f"failed for good: {line}")
 
 
-@study.command()
+@study.command(
+    epilog=examples(
+        "fints study report --storage postgresql+psycopg://fints@db/fints",
+        "fints study report --root results --json  # FINTS_STORAGE is set",
+    )
+)
 def report(
     storage: Storage,
     name: Name = None,
     root: Annotated[
         Path | None, typer.Option(help="Folder of the results; default: FINTS_HOME, else your data folder.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the report of a study from its storage alone, without its file or folder.
-
-    fints study report --study residual_by_depth --storage postgresql+psycopg://fints@db/fints
-    """
+    """Write the report of a study from its storage alone, without its file or folder."""
     from fints.data import home
     from fints.study.remote_report import find_study, report_stored
     from fints.study.shared_open import open_shared
@@ -156,21 +172,28 @@ def report(
             found = find_study(store, name)
         finally:
             store.close()
-        page, lines, _ = report_stored(storage, found, root or home())
+        page, lines, analysis = report_stored(storage, found, root or home())
+    if as_json:
+        from fints.study.as_json import report_told
+
+        print_json(report_told(analysis, page, left_out=lines))
+        return
     for line in lines:
         print(line)
     print(f"report: {page}")
 
 
-@study.command()
+@study.command(
+    epilog=examples(
+        "fints study move ~/.local/share/fints/residual_by_depth/quick-sp500-20 \\",
+        "    --storage postgresql+psycopg://fints@db/fints",
+    )
+)
 def move(
     folder: Annotated[Path, typer.Argument(help="ROOT/STUDY/PRESET-DATASET, the folder of a study.")],
     storage: Storage,
 ) -> None:
-    """Take a study that was begun on one machine to a shared database; its folder stays as it is.
-
-    fints study move ~/.local/share/fints/residual_by_depth/quick-sp500-20 --storage postgresql+psycopg://...
-    """
+    """Take a study that was begun on one machine to a shared database; its folder stays as it is."""
     from fints.study.move import move_study
 
     with refusing():
@@ -188,10 +211,7 @@ def server(
     host: Annotated[str, typer.Option(help="Who may ask: this machine only, unless told.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
 ) -> None:
-    """Serve MLflow to the workers of a study, with the settings that make it quick.
-
-    fints server --port 5000
-    """
+    """Serve MLflow to the workers of a study, with the settings that make it quick."""
     from fints.data import home
     from fints.study.server import serve
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fints.terminal import AsJson, Refusal, print_fields, print_json, print_wrapped, refusing
+from fints.terminal import AsJson, Refusal, examples, print_fields, print_json, print_wrapped, refusing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,11 @@ WINDOWS, DAYS, FEATURES = 16, 24, 8
 # At random, a coefficient moves by this over the root of L: streams then grow alike at every depth.
 RANDOM_SPREAD = 0.5
 
-schemes = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+schemes = typer.Typer(
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    epilog=examples("fints schemes", "fints schemes show deep_norm"),
+)
 
 Options = Annotated[
     list[str] | None,
@@ -44,7 +48,7 @@ def schemes_group(context: typer.Context, as_json: AsJson = False) -> None:
         schemes_list(as_json=as_json)
 
 
-@schemes.command("list")
+@schemes.command("list", epilog=examples("fints schemes list", "fints schemes list --json"))
 def schemes_list(as_json: AsJson = False) -> None:
     """List the residual schemes: equation, size, start, paper."""
     from fints.residual import RESIDUALS
@@ -68,7 +72,14 @@ def schemes_list(as_json: AsJson = False) -> None:
             print(textwrap.fill(line, 80, initial_indent="  ", subsequent_indent="    "))
 
 
-@schemes.command("show")
+@schemes.command(
+    "show",
+    epilog=examples(
+        "fints schemes show dynamic_hyper_connections --random 1 -o mix.png",
+        "fints schemes show frac_connections --depth 6 --json",
+        "fints schemes show --model saved --data sp500-20",
+    ),
+)
 def schemes_show(
     name: Annotated[
         str | None, typer.Argument(help="A name of `fints schemes list`.", show_default=False)
@@ -133,10 +144,8 @@ def schemes_show(
         "composed": mixing.composed,
     }
     if as_json:
-        matrix = [[_plain(value) for value in row] for row in mixing.mean.tolist()]
-        spread = [[_plain(value) for value in row] for row in mixing.spread.tolist()]
-        rows = [{key: _plain(value) for key, value in row.items()} for row in reach(mixing.mean)]
-        print_json({**described, "picture": str(path), "matrix": matrix, "spread": spread, "readers": rows})
+        matrices = {"matrix": mixing.mean.tolist(), "spread": mixing.spread.tolist()}
+        print_json({**described, "picture": str(path), **matrices, "readers": reach(mixing.mean)})
         return
     print_fields(
         {
@@ -154,7 +163,10 @@ def schemes_show(
         print_wrapped(line)
 
 
-@schemes.command("convert")
+@schemes.command(
+    "convert",
+    epilog=examples("fints schemes convert saved --to dynamic_hyper_connections --out converted"),
+)
 def schemes_convert(
     saved: Annotated[Path, typer.Argument(help="Folder of a saved forecaster.", show_default=False)],
     to: Annotated[str, typer.Option(help="The scheme to convert to.", show_default=False)],
@@ -359,10 +371,6 @@ def _told(config: ModelConfig, defaults: dict[str, Any], what: str) -> dict[str,
         "width": config.width,
         "what": what,
     }
-
-
-def _plain(value: float) -> float | None:
-    return value if value == value and abs(value) != float("inf") else None
 
 
 def _blocks(depth: int) -> str:

@@ -6,9 +6,24 @@ from typing import Annotated
 
 import typer
 
-from fints.terminal import AsJson, Refusal, print_fields, print_json, print_table, print_wrapped, refusing
+from fints.terminal import (
+    AsJson,
+    Refusal,
+    examples,
+    print_fields,
+    print_json,
+    print_table,
+    print_wrapped,
+    refusing,
+)
 
-__all__ = ["simulate"]
+__all__ = ["EXAMPLES", "simulate"]
+
+EXAMPLES = examples(
+    "fints data simulate --as planted --r2 0.005 --noise garch",
+    "fints data simulate --as deep --signal memory_chain --depth-demand 4",
+    "fints data simulate --as null --on sp500-20",
+)
 
 # The dials that a panel signed at random has too.
 OF_BOTH = {"r2", "signal", "depth_demand", "signal_scale", "seed"}

@@ -5,7 +5,6 @@ Nothing heavy is imported before something is printed.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fints.words import json_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["AsJson", "Refusal", "print_fields", "print_json", "print_table", "print_wrapped", "refusing"]
+__all__ = [
+    "AsJson",
+    "Refusal",
+    "examples",
+    "print_fields",
+    "print_json",
+    "print_table",
+    "print_wrapped",
+    "refusing",
+]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a help page: commands as they may be typed.
+
+    Each must be one that its command would take, which a test checks.
+    """
+    # The first character keeps the lines as they are.
+    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
 class Refusal(typer.TyperException):
@@ -40,8 +59,8 @@ def refusing() -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a value as one JSON document."""
+    print(json_text(value))
 
 
 def _console() -> Console:

@@ -1,8 +1,13 @@
-"""Numbers with their nouns, so that no message counts "1 assets"."""
+"""What is told: numbers with their nouns, so that no message counts "1 assets", and strict JSON."""
 
 from __future__ import annotations
 
-__all__ = ["counted"]
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["counted", "json_text"]
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -12,3 +17,25 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 asset', '2,520 days', '0 studies')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def json_text(value: Any) -> str:
+    """Return a value as one indented JSON document; a number that is not finite is null.
+
+    >>> print(json_text([1.5, float("nan")]))
+    [
+      1.5,
+      null
+    ]
+    """
+    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -63,7 +63,7 @@ MAY_IMPORT = {
     },
     "doctor": set(),
     "ui": {"study"},
-    "terminal": set(),
+    "terminal": {"words"},
     "cli_data": {"data", "terminal", "words"},
     "cli_evaluate": {"data", "evaluation", "terminal", "words"},
     "cli_scale": {"data", "study", "terminal"},

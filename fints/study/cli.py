@@ -6,28 +6,20 @@ Exit codes: 0 done, 1 fits failed or a check did not hold, 2 wrong use, 130 Ctrl
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fints.study.addresses import one_line, without_secrets
 from fints.study.checkout import commit_of, refuse_uncommitted
-from fints.study.command_line import (
-    OneLineParser,
-    answer,
-    changes_of,
-    docstring_of,
-    make_console,
-    usable_cores,
-    workers_of,
-)
-from fints.study.commands import enqueued_lines, finished_elsewhere, resume_command, run_command, shown
+from fints.study.command_line import answer, changes_of, docstring_of, make_console, usable_cores
+from fints.study.commands import enqueued_lines, finished_elsewhere, resume_command, run_command
 from fints.study.design import Study
-from fints.words import counted
+from fints.study.options import study_parser
+from fints.words import counted, json_text
 
 if TYPE_CHECKING:
     from fints.study.analysis import Analysis
@@ -36,8 +28,6 @@ if TYPE_CHECKING:
     from fints.study.store import StudyFolder
 
 __all__ = ["main"]
-
-DEFAULT_PRESET = "quick"
 
 
 def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | None = None) -> NoReturn:
@@ -57,106 +47,26 @@ def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | 
     def verb() -> int:
         path = Path(file or caller["__file__"]).resolve()
         docstring = str(caller.get("__doc__") or "") if file is None else docstring_of(path)
-        arguments = _parser(path, study).parse_args(argv)
+        arguments = study_parser(path, study).parse_args(argv)
         return _VERBS[arguments.verb](study, path, docstring, arguments)
 
     answer(verb, stopped="stopped.")
 
 
-def _parser(path: Path, study: Study) -> argparse.ArgumentParser:
-    name = shown(path)
-    parser = OneLineParser(
-        prog=f"python {name}",
-        description=study.title,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        epilog=f"""\
-examples:
-  python {name} plan --preset quick
-  python {name} run --preset smoke
-  python {name} run --preset quick --workers 2
-  python {name} run --data prices.csv --set training.steps=500
-  python {name} report --preset quick
-""",
-    )
-    verbs = parser.add_subparsers(
-        dest="verb", required=True, metavar="{plan,run,report}", parser_class=OneLineParser
-    )
-    plan = verbs.add_parser("plan", help="show arms, fits, cost and power; run nothing", allow_abbrev=False)
-    run = verbs.add_parser(
-        "run", help="tune, fit, evaluate and report; resumes by itself", allow_abbrev=False
-    )
-    report = verbs.add_parser(
-        "report", help="rebuild the report from stored fits; train nothing", allow_abbrev=False
-    )
-    for verb in (plan, run, report):
-        verb.add_argument(
-            "--preset",
-            default=_default_preset(study),
-            metavar="|".join(study.presets),
-            help="size (%(default)s)",
-        )
-        verb.add_argument("--data", metavar="NAME", help="dataset name, or path of a CSV or parquet panel")
-        verb.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="FIELD=VALUE",
-            help="change a field, e.g. model.width=64",
-        )
-        verb.add_argument(
-            "--root", metavar="DIR", help="where results live (FINTS_HOME, else the user's data folder)"
-        )
-    for verb in (plan, run):
-        verb.add_argument(
-            "--workers",
-            type=workers_of if verb is plan else _workers_or_none,
-            metavar="N",
-            help=f"fits at a time ({usable_cores()}; 1 on a GPU)"
-            + ("" if verb is plan else "; 0 with --storage: enqueue only"),
-        )
-    plan.add_argument(
-        "--check", action="store_true", help="train the budget on a planted signal and show how much it finds"
-    )
-    for verb in (run, report):
-        verb.add_argument(
-            "--storage",
-            metavar="URL",
-            default=os.environ.get("FINTS_STORAGE") or None,
-            help="database that many machines share, postgresql+psycopg://... (FINTS_STORAGE)",
-        )
-    run.add_argument(
-        "--heartbeat",
-        type=_seconds,
-        metavar="SECONDS",
-        default=60.0,
-        help="with --storage: a worker silent for five of these is given up (%(default)g)",
-    )
-    report.add_argument(
-        "--publish", action="store_true", help="also write NAME.md and its figures beside the study's file"
-    )
-    run.add_argument(
-        "--tracking-uri",
-        metavar="URI",
-        default=os.environ.get("MLFLOW_TRACKING_URI") or None,
-        help="MLflow server or store (MLFLOW_TRACKING_URI, else SQLite under the root)",
-    )
-    for verb in (plan, run):
-        verb.add_argument(
-            "--no-models",
-            dest="models",
-            action="store_false",
-            help="keep no weights, log no forecaster an arm for fints.load",
-        )
-    return parser
-
-
 def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
     from fints.study.overview import plan_lines
 
+    if arguments.as_json and arguments.check:
+        raise ValueError("--json tells the plan and --check trains: give one of them.")
     plan, folder = _resolve(study, path, docstring, arguments)
     console = make_console()
     workers = arguments.workers or _default_workers(plan)
+    if arguments.as_json:
+        from fints.study.as_json import plan_told
+
+        commit = commit_of(path)
+        print(json_text(plan_told(plan, folder, workers=workers, commit=commit, models=arguments.models)))
+        return 0
     lines = plan_lines(plan, folder, workers=workers, commit=commit_of(path), models=arguments.models)
     for line in lines:
         console.print(line, highlight=False, markup=False)
@@ -249,22 +159,31 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
 
 def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
     plan, folder = _resolve(study, path, docstring, arguments)
+    left_out: list[str] = []
     if arguments.storage:
         from fints.study.remote_report import fetch_tables
 
-        for line in fetch_tables(arguments.storage, f"{plan.name}/{plan.label}", folder):
-            make_console().print(line, highlight=False, markup=False)
+        left_out = fetch_tables(arguments.storage, f"{plan.name}/{plan.label}", folder)
     if not (folder.path / "tables.json").is_file():
         raise ValueError(
             f"no run has ended in {folder.path}; first: {resume_command(path, arguments)}"
             + finished_elsewhere(study, path, arguments, folder)
         )
-    _, page = _write_report(folder)
-    make_console().print(f"report: {page}", highlight=False, soft_wrap=True)
+    analysis, page = _write_report(folder)
+    lines = [*left_out, f"report: {page}"]
+    told: dict[str, Any] = {}
     if arguments.publish:
         from fints.study.publish import publish
 
-        make_console().print(f"to commit: {publish(folder.path, path)}", highlight=False, soft_wrap=True)
+        told["published"] = str(publish(folder.path, path))
+        lines.append(f"to commit: {told['published']}")
+    if arguments.as_json:
+        from fints.study.as_json import report_told
+
+        print(json_text(report_told(analysis, page, left_out=left_out) | told))
+        return 0
+    for line in lines:
+        make_console().print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
@@ -346,24 +265,6 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     if not arguments.storage and queue.exists():
         check_database(queue)
     check_tracker(folder.root, arguments.tracking_uri)
-
-
-def _workers_or_none(text: str) -> int:
-    return 0 if text == "0" else workers_of(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0.1 to 3600; got {text!r}")
-    return seconds
-
-
-def _default_preset(study: Study) -> str:
-    return DEFAULT_PRESET if DEFAULT_PRESET in study.presets else next(iter(study.presets))
 
 
 def _default_workers(plan: Plan) -> int:

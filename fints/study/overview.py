@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fints.study.runner import Outcome
     from fints.study.store import StudyFolder
 
-__all__ = ["finished_lines", "plan_lines"]
+__all__ = ["finished_lines", "plan_lines", "power_of", "shortage"]
 
 # How much two arms agree is known after a pilot; until then a range, for power depends on it most.
 AGREEMENTS = (0.5, 0.9, 0.97)
@@ -128,41 +128,60 @@ def _baselines(plan: Plan) -> list[str]:
     return [f"{'' if place else 'beside':9}{line}" for place, line in enumerate(lines)]
 
 
-def _warning(plan: Plan, workers: int, done: set[str]) -> list[str]:
+def shortage(plan: Plan, workers: int, done: set[str]) -> str:
+    """Return why a run of the plan would be refused on this machine, empty if it would not."""
     try:
-        shortage = memory_shortage(plan, workers=workers, done=done)
+        return memory_shortage(plan, workers=workers, done=done)
     except ValueError as error:
         # A plan may be made on a machine without the device of its run.
-        shortage = str(error)
-    return ["", f"warning: a run here would be refused: {shortage}"] if shortage else []
+        return str(error)
 
 
-def _power(plan: Plan) -> list[str]:
-    """Power of the primary contrast from sampling error alone, for arms that agree more or less."""
+def _warning(plan: Plan, workers: int, done: set[str]) -> list[str]:
+    reason = shortage(plan, workers, done)
+    return ["", f"warning: a run here would be refused: {reason}"] if reason else []
+
+
+def power_of(plan: Plan) -> dict[str, Any]:
+    """Return the power of the primary contrast from sampling error alone, by how much two arms agree.
+
+    `by_agreement` maps the correlation of two arms' forecasts to the power; it is None where one fold gives
+    no error to judge by, or the outcome's error is known after a pilot only.
+    """
     from fints.data import targets
     from fints.evaluation import contrast_power, effective_assets, paired_r2_sd
 
     study, panel = plan.study, plan.dataset.panel
     effect, clusters = study.smallest_effect, len(plan.folds)
-    at = f"power    to find a difference of {effect:g} in {study.outcome}"
-    if not study.outcome.startswith("r2"):
-        return [f"{at}: known after a pilot"]
-    if clusters < 2:
-        return [f"{at}: none, one fold gives no error to judge by"]
+    told: dict[str, Any] = {"outcome": study.outcome, "effect": effect, "folds": clusters}
+    if not study.outcome.startswith("r2") or clusters < 2:
+        return told | {"effective_assets": None, "by_agreement": None}
     data = study.base.data
     before = date.fromisoformat(plan.folds[0]["test"][0]) - timedelta(days=1)
     seen = targets(panel[:before], data.target, data.horizon)
     assets = effective_assets(seen, column="target")
-    days = study.folds.test_days
-    told = []
-    for agreement in AGREEMENTS:
-        sd = paired_r2_sd(effect, agreement=agreement, dates=max(1, days // data.horizon), assets=assets)
-        told.append(f"{agreement:g}: {contrast_power(effect, sd=sd, clusters=clusters):.0%}")
+    dates = max(1, study.folds.test_days // data.horizon)
+    sds = {at: paired_r2_sd(effect, agreement=at, dates=dates, assets=assets) for at in AGREEMENTS}
+    powers = {f"{at:g}": contrast_power(effect, sd=sd, clusters=clusters) for at, sd in sds.items()}
+    return told | {"effective_assets": assets, "by_agreement": powers}
+
+
+def _power(plan: Plan) -> list[str]:
+    """Power of the primary contrast from sampling error alone, for arms that agree more or less."""
+    study, told = plan.study, power_of(plan)
+    at = f"power    to find a difference of {told['effect']:g} in {told['outcome']}"
+    if not study.outcome.startswith("r2"):
+        return [f"{at}: known after a pilot"]
+    if told["by_agreement"] is None:
+        return [f"{at}: none, one fold gives no error to judge by"]
+    num_assets = len(plan.dataset.panel.assets)
+    powers = ",  ".join(f"{agreement}: {power:.0%}" for agreement, power in told["by_agreement"].items())
     return [
         at,
-        f"         with {clusters} folds of {counted(days, 'day')} and {counted(len(panel.assets), 'asset')} "
-        f"that {'counts' if len(panel.assets) == 1 else 'count'} as {assets:.1f},",
+        f"         with {told['folds']} folds of {counted(study.folds.test_days, 'day')} and "
+        f"{counted(num_assets, 'asset')} that {'counts' if num_assets == 1 else 'count'} as "
+        f"{told['effective_assets']:.1f},",
         "         between two arms of that R2 whose forecasts correlate by",
-        f"         {',  '.join(told)}",
+        f"         {powers}",
         "         (sampling error alone: noise of training comes on top)",
     ]

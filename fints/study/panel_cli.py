@@ -16,18 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fints.study.checkout import commit_of, declared_in, refuse_uncommitted
 from fints.study.claims import CLAIM_WORDS
-from fints.study.command_line import (
-    OneLineParser,
-    answer,
-    changes_of,
-    docstring_of,
-    make_console,
-    usable_cores,
-    workers_of,
-)
+from fints.study.command_line import answer, changes_of, docstring_of, make_console, usable_cores
 from fints.study.commands import shown
+from fints.study.options import panel_parser
 from fints.study.panel_design import PanelStudy
-from fints.words import counted
+from fints.words import counted, json_text
 
 if TYPE_CHECKING:
     from fints.study.panel_plan import PanelPlan
@@ -35,8 +28,6 @@ if TYPE_CHECKING:
     from fints.study.store import StudyFolder
 
 __all__ = ["main"]
-
-DEFAULT_PRESET = "quick"
 
 
 def main(study: PanelStudy, argv: Sequence[str] | None = None, *, file: str | Path | None = None) -> NoReturn:
@@ -56,58 +47,24 @@ def main(study: PanelStudy, argv: Sequence[str] | None = None, *, file: str | Pa
     def verb() -> int:
         path = Path(file or caller["__file__"]).resolve()
         docstring = docstring_of(path)
-        arguments = _parser(path, study).parse_args(argv)
+        arguments = panel_parser(path, study).parse_args(argv)
         return _VERBS[arguments.verb](study, path, docstring, arguments)
 
     answer(verb, stopped="stopped; what is finished is kept, the same command goes on.")
 
 
-def _parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:
-    name = shown(path)
-    parser = OneLineParser(prog=f"python {name}", description=study.title, allow_abbrev=False)
-    verbs = parser.add_subparsers(
-        dest="verb", required=True, metavar="{plan,run,report}", parser_class=OneLineParser
-    )
-    told = {
-        "plan": "show arms, fits, cost and power; run nothing",
-        "run": "tune, fit and report; resumes by itself",
-        "report": "rebuild the report from finished fits; train nothing",
-    }
-    default = DEFAULT_PRESET if DEFAULT_PRESET in study.presets else next(iter(study.presets))
-    for verb, text in told.items():
-        own = verbs.add_parser(verb, help=text, allow_abbrev=False)
-        own.add_argument(
-            "--preset", default=default, metavar="|".join(study.presets), help="size (%(default)s)"
-        )
-        own.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="FIELD=VALUE",
-            help="change a field, e.g. training.steps=500",
-        )
-        own.add_argument(
-            "--root", metavar="DIR", help="where results live (FINTS_HOME, else the user's data folder)"
-        )
-        own.add_argument(
-            "--anew", action="store_true", help="count no committed result as done: fit all of it here"
-        )
-        if verb != "report":
-            own.add_argument(
-                "--workers", type=workers_of, metavar="N", help=f"fits at a time ({usable_cores()})"
-            )
-        else:
-            own.add_argument(
-                "--publish",
-                action="store_true",
-                help="also write NAME.md, its figures and its fits beside the study's file",
-            )
-    return parser
-
-
 def _plan(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
     plan, folder, known = _resolve(study, path, docstring, arguments)
-    for line in _plan_lines(plan, folder, known, commit_of(path), arguments.workers or usable_cores()):
+    workers, commit = arguments.workers or usable_cores(), commit_of(path)
+    standing = _standing(plan, folder, known)
+    if arguments.as_json:
+        from fints.study.as_json import panel_plan_told
+
+        kept, seconds = standing
+        told = panel_plan_told(plan, folder, kept=kept, seconds=seconds, workers=workers, commit=commit)
+        print(json_text(told))
+        return 0
+    for line in _plan_lines(plan, folder, standing, commit, workers):
         make_console().print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
 
@@ -151,14 +108,24 @@ def _report(study: PanelStudy, path: Path, docstring: str, arguments: argparse.N
     from fints.study.publish import publish
 
     plan, folder, known = _resolve(study, path, docstring, arguments)
+    if arguments.publish and plan.changes:
+        raise ValueError("only a study as declared is published; leave out --set.")
     folder.path.mkdir(parents=True, exist_ok=True)
-    page, found, _ = _written(plan, folder, known, path, docstring, arguments)
-    make_console().print(f"report: {page}", highlight=False, soft_wrap=True)
+    page, found, sentence = _written(plan, folder, known, path, docstring, arguments)
+    lines, published = [f"report: {page}"], dict[str, Any]()
     if arguments.publish:
-        if plan.changes:
-            raise ValueError("only a study as declared is published; leave out --set.")
-        told = f"to commit: {publish(folder.path, path)} and {publish_fits(found, path, plan.preset)}"
-        make_console().print(told, highlight=False, soft_wrap=True)
+        published = {
+            "published": str(publish(folder.path, path)),
+            "published_fits": str(publish_fits(found, path, plan.preset)),
+        }
+        lines.append(f"to commit: {published['published']} and {published['published_fits']}")
+    if arguments.as_json:
+        from fints.study.as_json import panel_report_told
+
+        print(json_text(panel_report_told(plan, page, sentence, missing=found.missing) | published))
+        return 0
+    for line in lines:
+        make_console().print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
@@ -204,12 +171,25 @@ def _written(
     return page, found, sentence
 
 
+def _standing(plan: PanelPlan, folder: StudyFolder, known: dict[str, dict[str, Any]]) -> tuple[int, float]:
+    """Return how many fits are there, and how many seconds of one worker the others take."""
+    done, kept, left = folder.whole(), 0, 0.0
+    for arm in plan.arms:
+        # Which point an arm is fitted at is known after its tuning; its fits cost the same at each.
+        points = plan.study.tuning.points()[: None if done or known else 1]
+        final = max(
+            (plan.final_fits(arm, point) for point in points),
+            key=lambda cells: sum(cell.key in done or cell.design in known for cell in cells),
+        )
+        for cell in (*plan.tuning_fits(arm), *final):
+            there = cell.key in done or cell.design in known
+            kept += there
+            left += 0.0 if there else cell.seconds
+    return kept, left
+
+
 def _plan_lines(
-    plan: PanelPlan,
-    folder: StudyFolder,
-    known: dict[str, dict[str, Any]],
-    commit: str | None,
-    workers: int,
+    plan: PanelPlan, folder: StudyFolder, standing: tuple[int, float], commit: str | None, workers: int
 ) -> list[str]:
     from fints.study.estimates import duration, parameters
 
@@ -221,24 +201,13 @@ def _plan_lines(
         "",
         f"{'arm':{width}} {'parameters':>10} {'time a fit':>10}",
     ]
-    done = folder.whole()
-    kept, left = 0, 0.0
+    kept, left = standing
     sizes: dict[str, int] = {}
     for arm in plan.arms:
-        tuning = plan.tuning_fits(arm)
+        seconds = plan.tuning_fits(arm)[0].seconds
         shape = str(arm.experiment.model)
         sizes[shape] = sizes[shape] if shape in sizes else parameters(arm.experiment)
-        lines.append(f"{arm.name:{width}} {sizes[shape]:>10,} {duration(tuning[0].seconds):>10}")
-        # Which point an arm is fitted at is known after its tuning; its fits cost the same at each.
-        points = study.tuning.points()[: None if done or known else 1]
-        final = max(
-            (plan.final_fits(arm, point) for point in points),
-            key=lambda cells: sum(cell.key in done or cell.design in known for cell in cells),
-        )
-        for cell in (*tuning, *final):
-            there = cell.key in done or cell.design in known
-            kept += there
-            left += 0.0 if there else cell.seconds
+        lines.append(f"{arm.name:{width}} {sizes[shape]:>10,} {duration(seconds):>10}")
     number, panels = len(study.tuning.points()), len(study.tuning.panels)
     arms = counted(len(plan.arms), "arm")
     return [

@@ -17,6 +17,7 @@ from fints.data import simulate
 from fints.study import cli
 from fints.study.analysis import analyse
 from fints.study.commands import resume_command, run_command, shown
+from fints.study.options import study_parser
 from fints.study.plan import make_plan
 from fints.study.store import digest, write_json
 
@@ -215,10 +216,10 @@ def test_the_command_that_goes_on_has_every_option_and_can_be_pasted(tmp_path: P
     words = ["run", "--preset", "smoke", "--data", "my prices.csv", "--set", "data.target=log_return"]
     words += ["--root", str(tmp_path / "my root"), "--workers", "2"]
     words += ["--storage", "sqlite:///a b.db", "--tracking-uri", "http://127.0.0.1:5000?x=1&y"]
-    arguments = cli._parser(TINY, STUDY).parse_args(words)
+    arguments = study_parser(TINY, STUDY).parse_args(words)
     again = shlex.split(resume_command(TINY, arguments))
     assert again[:2] == ["python", shown(TINY)]
-    assert cli._parser(TINY, STUDY).parse_args(again[2:]) == arguments
+    assert study_parser(TINY, STUDY).parse_args(again[2:]) == arguments
     assert "--root" not in run_command(TINY, arguments)
 
 
