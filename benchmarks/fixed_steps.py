@@ -11,7 +11,7 @@ __all__ = ["fixed_steps"]
 
 
 def fixed_steps(steps: int, fields: Mapping[str, Any]) -> Experiment:
-    """Return an experiment on both features of a simulated panel, watched at its start, middle and end.
+    """Return an experiment on both features of a simulated panel, watched at its start and eight times.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def fixed_steps(steps: int, fields: Mapping[str, Any]) -> Experiment:
             "data.target": "log_return",
             "training.steps": steps,
             "training.evaluate_every": steps,
-            "training.profile_every": steps // 2,
+            "training.profile_every": max(1, steps // 8),
             "training.final_learning_rate_share": 0.1,
             "training.keep": "last",
             "training.device": "cpu",

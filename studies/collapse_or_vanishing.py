@@ -86,7 +86,7 @@ STUDY = PanelStudy(
             steps=800,
             warmup_steps=50,
             evaluate_every=800,
-            profile_every=400,
+            profile_every=100,
             keep="last",
             # The last update is measured, and says nothing at a rate of 0.
             final_learning_rate_share=0.1,

@@ -22,6 +22,7 @@ from fints.diagnostics.gradient_signal import (
     GradientSignal,
     batch_gradient_variance,
     gradient_signal,
+    noise_free_signal,
     per_sample_gradients,
 )
 from fints.diagnostics.gradients import branch_gradient_norms, output_gradient_norms, update_to_weight
@@ -74,6 +75,7 @@ __all__ = [
     "effective_rank",
     "forecast_variance_ratio",
     "gradient_signal",
+    "noise_free_signal",
     "gradient_table",
     "last_tokens",
     "learning_rate_range",

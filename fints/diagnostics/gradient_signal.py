@@ -33,6 +33,7 @@ __all__ = [
     "GradientSignal",
     "batch_gradient_variance",
     "gradient_signal",
+    "noise_free_signal",
     "per_sample_gradients",
 ]
 
@@ -186,15 +187,26 @@ def gradient_signal(
     ratio = (norm.square() - noise / number) / torch.where(noise > 0, noise, torch.nan)
     cosine = true_ratio = None
     if noise_free is not None:
-        known = noise_free.isfinite() & y.isfinite()
-        noisy, clean = (
-            _batch_gradients(model, x, torch.where(known, values, torch.nan), loss=loss)
-            for values in (y, noise_free)
-        )
-        pairs = list(zip(noisy, clean, strict=True))
-        cosine = torch.stack([torch.nn.functional.cosine_similarity(a, b, dim=0) for a, b in pairs])
-        true_ratio = torch.stack([b.square().sum() / (a - b).square().sum() for a, b in pairs])
+        true_ratio, cosine = noise_free_signal(model, x, y, noise_free, loss=loss)
     return GradientSignal(norm=norm, noise=noise, ratio=ratio, true_cosine=cosine, true_ratio=true_ratio)
+
+
+def noise_free_signal(
+    model: Transformer, x: Tensor, y: Tensor, noise_free: Tensor, *, loss: Loss
+) -> tuple[Tensor, Tensor]:
+    """Return `true_ratio` and `true_cosine` of `GradientSignal`, two passes backward in all.
+
+    Parameters and NaN are as in `gradient_signal`.
+    """
+    known = noise_free.isfinite() & y.isfinite()
+    noisy, clean = (
+        _batch_gradients(model, x, torch.where(known, values, torch.nan), loss=loss)
+        for values in (y, noise_free)
+    )
+    pairs = list(zip(noisy, clean, strict=True))
+    cosine = torch.stack([torch.nn.functional.cosine_similarity(a, b, dim=0) for a, b in pairs])
+    ratio = torch.stack([b.square().sum() / (a - b).square().sum() for a, b in pairs])
+    return ratio, cosine
 
 
 def batch_gradient_variance(

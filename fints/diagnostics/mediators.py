@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fints.diagnostics.gradient_signal import gradient_signal
+from fints.diagnostics.gradient_signal import gradient_signal, noise_free_signal
 from fints.diagnostics.output_change import output_change, step_output_change
 from fints.diagnostics.profile import evaluation_mode
 from fints.diagnostics.record import record
@@ -49,6 +49,7 @@ def mediators(
     loss: Loss,
     steering: Steering | None = None,
     update: Mapping[str, Tensor] | None = None,
+    noise_free: Tensor | None = None,
     train_loss: float | None = None,
     test_loss: float | None = None,
     seed: int = 0,
@@ -68,6 +69,9 @@ def mediators(
     update
         What the last optimiser step added to each parameter, by name; without it there is no
         ``step_output_change``.
+    noise_free
+        What the targets would be without noise (B, T), where that is known: ``gradient_signal`` is then the
+        exact ratio of signal to noise in this batch's gradient; else that estimated from its windows.
     train_loss, test_loss
         At the end of training, in evaluation mode; without both there is no ``train_test_gap``.
     seed
@@ -80,12 +84,15 @@ def mediators(
     """
     with evaluation_mode(model), one_thread(), torch.no_grad():
         read = record(model, x).read
-    signal = gradient_signal(model, x, y, loss=loss)
+    if noise_free is None:
+        signal = gradient_signal(model, x, y, loss=loss).ratio
+    else:
+        signal, _ = noise_free_signal(model, x, y, noise_free, loss=loss)
     found = {
         "effective_rank": [float(effective_rank(u)) for u in read],
         "centred_cosine": [float(squared_cosine(u)) for u in read],
         "gradient_norm": _trained_norms(model, x, y, loss=loss, steering=steering),
-        "gradient_signal": signal.ratio.tolist(),
+        "gradient_signal": signal.tolist(),
         "output_change": [output_change(model, x, seed=seed)],
     }
     if update is not None:

@@ -43,12 +43,20 @@ class Watch:
         Names the loss.
     steering
         That of the fit.
+    noise_free
+        What the targets would be without noise, (B, T), where that is known.
     """
 
     def __init__(
-        self, inputs: Tensor, targets: Tensor, config: TrainingConfig, *, steering: Steering | None = None
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        config: TrainingConfig,
+        *,
+        steering: Steering | None = None,
+        noise_free: Tensor | None = None,
     ) -> None:
-        self._inputs, self._targets = inputs, targets
+        self._inputs, self._targets, self._noise_free = inputs, targets, noise_free
         self._loss = make_loss(config)
         self._steering = steering
 
@@ -62,7 +70,13 @@ class Watch:
         found: dict[str, list[Any]] = {name: [row[name] for row in profiled] for name in PROFILED}
         found["gradient_norm_plain"] = [row["gradient_norm"] for row in profiled]
         found |= mediators(
-            model, x, y, loss=self._loss, steering=self._steering, update=dict(update) if update else None
+            model,
+            x,
+            y,
+            loss=self._loss,
+            steering=self._steering,
+            update=dict(update) if update else None,
+            noise_free=None if self._noise_free is None else self._noise_free.to(device),
         )
         return [
             {

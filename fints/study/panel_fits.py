@@ -118,8 +118,9 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
     steering = intervene(model, training.interventions, seed=derive(cell.seed, "interventions"))
     watch = None
     if cell.watched:
-        batch = parts["train"].gather(_spread(len(parts["train"]), WATCHED_WINDOWS))
-        watch = Watch(*batch, training, steering=steering)
+        watched = _Chosen.of(parts["train"], WATCHED_WINDOWS)
+        inputs, targets = watched.gather(torch.arange(len(watched)))
+        watch = Watch(inputs, targets, training, steering=steering, noise_free=watched.said_by_token(clean))
     result = fit(
         model,
         parts["train"],
@@ -224,6 +225,11 @@ class _Chosen:
     def said(self, clean: Tensor) -> Tensor:
         """Return what was planted for each window's last day (N,)."""
         return clean[self._cells()].double()
+
+    def said_by_token(self, clean: Tensor) -> Tensor:
+        """Return what was planted for every day of each window (N, T)."""
+        days = torch.arange(1 - self._windows.windows.context, 1)
+        return clean[self._cells().unsqueeze(1) + days].float()
 
     def _cells(self) -> Tensor:
         return self._windows.cell[self._positions].long()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fints.diagnostics import MEDIATORS, effective_rank, gradient_table, mediators, record
+from fints.diagnostics import MEDIATORS, effective_rank, gradient_signal, gradient_table, mediators, record
 from fints.diagnostics.tokens import squared_cosine
 from fints.interventions import intervene
 
@@ -35,3 +35,14 @@ def test_the_equaliser_moves_the_gradient_and_no_other_mediator_of_the_same_weig
     for name, values in before.items():
         assert (after[name] == values) == (name != "gradient_norm")
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_where_the_noise_free_targets_are_known_the_gradients_signal_is_exact(random_network, batch, loss):
+    x, y = batch
+    noise_free = 0.3 * y + 0.1
+    found = mediators(random_network(), x, y, loss=loss, noise_free=noise_free)
+    model = random_network()
+    expected = gradient_signal(model, x, y, loss=loss, noise_free=noise_free)
+    assert found["gradient_signal"] == expected.true_ratio.tolist()
+    assert found["gradient_signal"] != expected.ratio.tolist()
+    assert found.keys() == mediators(model, x, y, loss=loss).keys()

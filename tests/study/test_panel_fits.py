@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from fints.config import Experiment, override
 from fints.data import simulate
+from fints.data.learning import prepare
 from fints.diagnostics import MEDIATORS
 from fints.evaluation import share_of_oracle
 from fints.forecaster import Forecaster
 from fints.study.panel_cells import Days, PanelFit
-from fints.study.panel_fits import _spans, train_on_panel
+from fints.study.panel_fits import _Chosen, _spans, train_on_panel
 
 DAYS = Days(train=60, validation=20, test=30)
 RECIPE = {"num_assets": 4, "signal": "linear", "r2": 0.5}
@@ -105,6 +107,23 @@ def test_the_excess_is_what_a_network_loses_to_the_oracle_on_the_same_windows(
     validation = judged["validation"]
     loss = mean_square(validation["forecast"] - validation["realised"])
     assert found["validation_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_what_was_planted_is_known_for_every_day_of_a_window() -> None:
+    made = simulate(num_days=DAYS.total, seed=PANEL, num_assets=4, signal="linear", r2=0.9)
+    spans = _spans(made.panel.dates.to_list(), DAYS)
+    learning = prepare(made.panel, experiment().data, train=spans["train"], validation=spans["validation"])
+    clean = torch.from_numpy(made.signal["signal"].to_numpy().reshape(DAYS.total, -1).T.copy())
+    clean = (clean / learning.target_std).flatten()
+    chosen = _Chosen.of(learning.windows.select(*spans["train"], labelled=True, every_token=True), 50)
+    _, targets = chosen.gather(torch.arange(50))
+    said = chosen.said_by_token(clean)
+    assert said.shape == targets.shape
+    assert torch.equal(said[:, -1], chosen.said(clean).float())
+    for day in range(targets.shape[1]):
+        left = (targets[:, day] - said[:, day]).square().nanmean() / said[:, day].square().mean()
+        # Of a target with R2 90 %, a ninth is noise; a day's shift would leave all of it and more.
+        assert float(left) < 0.3, day
 
 
 @pytest.mark.slow
