@@ -18,6 +18,7 @@ from fints.study.checkout import commit_of, refuse_uncommitted
 from fints.study.command_line import answer, changes_of, docstring_of, make_console, usable_cores
 from fints.study.commands import enqueued_lines, finished_elsewhere, resume_command, run_command
 from fints.study.design import Study
+from fints.study.launch import launcher_of
 from fints.study.options import study_parser
 from fints.words import counted, json_text
 
@@ -97,9 +98,18 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     from fints.study.progress import Report
     from fints.study.runner import run
 
-    if workers and (shortage := memory_shortage(plan, workers=workers, done=folder.whole())):
+    here = workers if arguments.launcher == "local" else 0
+    if here and (shortage := memory_shortage(plan, workers=here, done=folder.whole())):
         raise ValueError(shortage)
     _check_stores(folder, arguments)
+    launcher = launcher_of(
+        arguments.launcher,
+        arguments.launcher_option,
+        workers=arguments.workers,
+        storage=arguments.storage,
+        typed=sys.argv,
+        folder=folder.path / "launch",
+    )
     total = sum(plan.num_fits().values())
     console.print(f"{plan.name}, preset {plan.preset}: {counted(total, 'fit')}, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
@@ -115,7 +125,13 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
             from fints.study.scale import run_shared
 
             outcome = run_shared(
-                plan, folder, report, storage=arguments.storage, interval=arguments.heartbeat, **options
+                plan,
+                folder,
+                report,
+                storage=arguments.storage,
+                interval=arguments.heartbeat,
+                launcher=launcher,
+                **options,
             )
         else:
             outcome = run(plan, folder, report, **options)

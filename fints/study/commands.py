@@ -54,6 +54,9 @@ def _words(path: Path, arguments: argparse.Namespace, verb: str, *options: str) 
     for option in options:
         if (value := getattr(arguments, option, None)) is not None:
             words += [f"--{option.replace('_', '-')}", without_secrets(str(value))]
+    if "workers" in options and getattr(arguments, "launcher", "local") != "local":
+        words += ["--launcher", arguments.launcher]
+        words += [word for entry in arguments.launcher_option for word in ("--launcher-option", entry)]
     # Weights change no number, so only the command that goes on with a run says that it keeps none.
     return words + ["--no-models"] * ("workers" in options and not getattr(arguments, "models", True))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fints.study.addresses import without_secrets
+from fints.study.addresses import one_line, without_secrets
 from fints.words import counted
 
 __all__ = [
@@ -150,6 +150,13 @@ class Crew:
     def stop(self) -> None:
         """Let them end their records: they leave by themselves when nothing is left."""
 
+    def wait(self, seconds: float) -> None:
+        """Wait until all have left."""
+        deadline = time.monotonic() + seconds
+        while self._at_work and time.monotonic() < deadline:
+            self._at_work -= self._launcher.ended().keys()
+            time.sleep(0.2)
+
     def next_event(self, timeout: float = 0.5) -> None:
         """Look after the workers; those that were lost are started again, `MOST_STARTS` times in all.
 
@@ -162,12 +169,12 @@ class Crew:
             self._at_work.discard(slot)
             if ended.code == 0:
                 continue
-            self._last = ended.said
+            self._last = ended.said.removeprefix("error: ").rstrip(".")
             how = "was lost" if ended.code is None else f"ended with code {ended.code}"
             again = ended.lost and self._starts[slot] < MOST_STARTS
             self._say(
                 f"worker {slot + 1} of {len(self._orders)} on {self._launcher.engine} {how}"
-                + (f": {ended.said}" if ended.said else "")
+                + (f": {self._last}" if self._last else "")
                 + ("; another one is asked for" if again else "")
             )
             if again:
@@ -179,7 +186,7 @@ class Crew:
         elif self._settled:
             raise RuntimeError(
                 f"all {len(self._orders)} workers on {self._launcher.engine} have ended and fits are left"
-                + (f"; the last words of one: {self._last.rstrip('.')}." if self._last else ".")
+                + (f" (one said: {self._last})." if self._last else ".")
                 + " What is finished is kept; run again to go on."
             )
         else:
@@ -311,10 +318,9 @@ def make_launcher(name: str, entries: Sequence[str], folder: Path) -> Launcher:
         from fints.study.launch_slurm import Slurm
 
         return Slurm(entries, folder)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         package = {"ray": "ray", "slurm": "submitit"}[name]
-        if error.name != package:
-            raise
         raise ValueError(
-            f"--launcher {name} needs {package}, which is not installed: pip install 'fints[{name}]'."
+            f"--launcher {name} needs {package}, which cannot be imported ({one_line(error)}): "
+            f"pip install 'fints[{name}]'."
         ) from error

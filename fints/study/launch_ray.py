@@ -124,7 +124,7 @@ class _Worker:
         self._stopped = threading.Event()
 
     def run(self, order: Order) -> dict[str, Any]:
-        return serve(order, self._stopped)
+        return serve(order, self._stopped.is_set)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -22,6 +22,8 @@ __all__ = ["Slurm"]
 NOTICE_S = 90
 # How often a job goes on after its time was up: as often as it takes.
 MOST_TIMES = 1000
+# A file of this name ends all jobs, also where no scancel reaches them.
+STOP = "stop"
 
 
 class Slurm(Launcher):
@@ -86,12 +88,14 @@ class Slurm(Launcher):
 
     def stop(self) -> None:
         """Cancel what is left, wait as long as its end may take, and take the orders away."""
-        for job in self._jobs.values():
-            job.cancel(check=False)
+        (self._folder / STOP).touch()
         deadline = time.monotonic() + LEAVE_S
+        # Slurm takes jobs that wait out of its queue, and gives those that run time to end.
         while self.one_machine and self._jobs and time.monotonic() < deadline:
             time.sleep(0.2)
             self.ended()
+        for job in self._jobs.values():
+            job.cancel(check=False)
         for path in self._orders:
             path.unlink(missing_ok=True)
 
@@ -100,7 +104,8 @@ class _Work:
     """What submitit pickles: no secret, but where the order is."""
 
     def __call__(self, order: str) -> dict[str, Any]:
-        return serve(json.loads(Path(order).read_text(encoding="utf-8")))
+        path = Path(order)
+        return serve(json.loads(path.read_text(encoding="utf-8")), path.with_name(STOP).exists)
 
     def checkpoint(self, order: str) -> Any:
         """Go on after the time was up, or another job came first, as before."""

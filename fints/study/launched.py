@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from typing import IO, Any
 
 from fints.study.addresses import without_secrets
@@ -26,17 +28,16 @@ LEAVE_S = 60.0
 LOOK_S = 0.5
 
 
-def serve(order: dict[str, Any], stop: threading.Event | None = None) -> dict[str, Any]:
-    """Run a worker until it ends, or `stop` is set, and return its exit code and last words.
+def serve(order: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
+    """Run a worker until it ends, or is `stopped`, and return its exit code and last words.
 
     Parameters
     ----------
     order : Order
         As `fints.study.launch.order_of` makes it.
-    stop : Event, optional
-        Ends it early.
+    stopped : callable
+        Tells whether it is to end early.
     """
-    stop = stop or threading.Event()
     with tempfile.TemporaryFile() as said:
         # In a session of its own, so that whatever signals the job's processes leaves the worker's end to us.
         process = subprocess.Popen(
@@ -52,7 +53,8 @@ def serve(order: dict[str, Any], stop: threading.Event | None = None) -> dict[st
         try:
             process.stdin.write(json.dumps(order).encode() + b"\n")
             process.stdin.flush()
-            while process.poll() is None and not stop.wait(LOOK_S):
+            while process.poll() is None and not stopped():
+                time.sleep(LOOK_S)
                 shown = _show(said, shown)
         except BrokenPipeError:
             # It has ended before it read a word; what it said tells why.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fints.study.command_line import OneLineParser, usable_cores, workers_of
 from fints.study.commands import shown
+from fints.study.launch import LAUNCHERS
 
 if TYPE_CHECKING:
     from fints.study.design import Study
@@ -59,6 +60,7 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
         f"run --preset {default} --workers 2 --plain",
         "run --data prices.csv --set training.steps=500 --root results",
         "run --workers 0 --storage postgresql+psycopg://fints@db/fints",
+        "run --workers 32 --launcher slurm --launcher-option partition=long",
     )
     report = _verb(
         verbs,
@@ -92,6 +94,19 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
             default=os.environ.get("FINTS_STORAGE") or None,
             help="database that many machines share, postgresql+psycopg://... (FINTS_STORAGE)",
         )
+    run.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        default="local",
+        help="with --storage: who starts the workers, this machine or the site's engine (%(default)s)",
+    )
+    run.add_argument(
+        "--launcher-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="for Ray or Slurm, e.g. address=head:6379 or partition=long",
+    )
     run.add_argument(
         "--heartbeat",
         type=_seconds,

@@ -165,6 +165,8 @@ def run_shared(
             outcome.failures = _given_up(engine.standing)
             if not caught:
                 _end(part, engine, company, outcome)
+                if crew is not None:
+                    crew.wait(MISSED * interval)
                 done = list(engine.standing.finished.values())
                 if any(cell.role == "final" for cell in done):
                     _on_whole_fits(engine, lambda: assemble(folder.path, done, spec))
