@@ -10,12 +10,14 @@ Two mechanisms a disease, so that no cure is merely the inverse of what made ill
     noise            few windows; noisy targets
     amplification    sharp inputs; updates that rise with depth
 
-and a healthy network, which differs from its reference by its seed alone. The penalty of a panel is the loss
-of the ill network less that of the healthy one of the same depth, seed and panel, both under the same relief.
-The rule is that of `studies/collapse_or_vanishing.py` (`fints.evaluation.causes`), its manipulation checks
-included; `--unchecked` leaves them out. With more than 8 panels the rule is asked `--draws` times of 8 panels
-drawn without replacement, and the table counts its answers. A fit is kept in FILE as soon as it is done, and
-not done again: so the table can be made in pieces. Panels 60 to 89 are for this: no study judges them.
+and a healthy network, which differs from its reference by its seed alone. The penalty of a panel is the
+loss of the ill network less that of the healthy one of the same depth, seed and panel, or of the healthy
+one under the same relief if that is the better. The healthy network is what a relief may touch nothing else
+in. The rule is that of `studies/collapse_or_vanishing.py` (`fints.evaluation.causes`), its manipulation
+checks included; `--unchecked` leaves them out. With more than 8 panels the rule is asked `--draws` times of
+8 panels drawn without replacement, and the table counts its answers. A fit is kept in FILE as soon as it is
+done, and not done again: so the table can be made in pieces. Panels 60 to 89 are for this: no study judges
+them.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ import polars as pl
 from fixed_steps import fixed_steps
 
 from fints.config import Experiment, override
+from fints.diagnostics import Move, manipulation_check
 from fints.evaluation.causes import LEAST_CLUSTERS, judge_causes
 from fints.interventions import DOSES, changes
-from fints.study.causes import check_of, mean_mediators
+from fints.study.causes import mediator_moves
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panel
 from fints.study.panel_store import Fits
@@ -98,12 +101,17 @@ def main() -> int:
             planted = base if name == "healthy" else override(base, _planted(base, name, dose))
             well[level] = _fits(base, panels, kept, asked.keep, other_seed=False)
             ill[level] = _fits(planted, panels, kept, asked.keep, other_seed=name == "healthy")
-        before = mean_mediators(ill["none"], ill["none"].table, panels)
         checked = {
-            one: check_of(before, mean_mediators(ill[level], ill[level].table, panels), one)
+            one: manipulation_check(
+                _moves(ill["none"], ill[level], panels), _moves(well["none"], well[level], panels), cause=one
+            )
             for one, level in CAUSES.items()
         }
-        penalty = {level: _excess(ill[level]) - _excess(well[level]) for level in LEVELS}
+        penalty = {
+            level: _excess(ill[level])
+            - min((_excess(well[one]) for one in ("none", level)), key=lambda values: float(values.mean()))
+            for level in LEVELS
+        }
         passed = {one: asked.unchecked or check.passed for one, check in checked.items()}
         answers = Counter(
             _answer({level: values[chosen] for level, values in penalty.items()}, passed)
@@ -155,6 +163,11 @@ def _answer(penalty: dict[str, np.ndarray], passed: dict[str, bool]) -> str:
         smallest=SMALLEST,
     )
     return verdict.cause or verdict.decision
+
+
+def _moves(before: Fits, after: Fits, panels: Sequence[int]) -> dict[str, Move]:
+    both = Fits(table=before.table, rows=pl.concat([before.rows, after.rows]).unique(), missing=0)
+    return mediator_moves(both, before.table, after.table, panels, least=SMALLEST)
 
 
 def _excess(fits: Fits) -> np.ndarray:

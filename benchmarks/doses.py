@@ -1,16 +1,17 @@
 """Say at which dose a relief moves what it aims at, and nothing else.
 
-    python benchmarks/doses.py [--reliefs NAME,...] [--scheme post_norm] [--depth 16] [--rate 7e-4]
-                               [--steps 400] [--batch 32] [--width 32] [--context 24] [--r2 0.2]
-                               [--panels 2] [--largest] [--optimizer adamw] [--keep FILE]
+    python benchmarks/doses.py [--reliefs NAME,...] [--scheme post_norm] [--depth 16] [--reference 4]
+                               [--rate 7e-4] [--steps 800] [--batch 32] [--width 32] [--context 24] [--r2 0.2]
+                               [--panels 3] [--doses D,...] [--optimizer adamw] [--keep FILE]
 
 A relief carries a verdict only if its manipulation check passes: in the deep network, over training, a
-mediator it aims at moves by at least 50 % and those of every other cause by less than 10 %. This trains
-networks on the panels of `studies/collapse_or_vanishing.py` (memory chain, 64 assets), without and with each
-relief at each of its doses (`fints.interventions.RELIEFS`, and their placebos at the largest), and prints how
-far each mediator moved, with the share of the oracle. The first row is what chance moves: the plain
-networks of the first half of the panels against those of the second. A fit is kept in FILE as soon as it
-is done, and not done again. Panels 50 to 89 are for this: no confirmatory study judges them.
+mediator it aims at moves by at least 50 %, the way that relieves, and in the reference those of every other
+cause by less than 10 % (`fints.diagnostics.manipulation_check`). This trains networks on the panels of
+`studies/collapse_or_vanishing.py` (memory chain, 64 assets), without and with each relief at each of its
+doses (`fints.interventions.RELIEFS`, and their placebos at the largest), and prints how far each mediator
+moved, as the typical size over moments and sublayers (signed mean), with the share of the oracle. A fit is
+kept in FILE as soon as it is done, and not done again. Panels 50 to 89 are for this: no confirmatory study
+judges them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ import polars as pl
 from fixed_steps import fixed_steps
 
 from fints.config import Experiment, override
-from fints.diagnostics import MEDIATORS
+from fints.diagnostics import MEDIATORS, Move, manipulation_check
 from fints.interventions import RELIEFS, changes
-from fints.study.causes import check_of, mean_mediators
+from fints.study.causes import mediator_moves
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panel
 from fints.study.panel_store import Fits
 
 FIRST_PANEL = 50
+# A gap between training and test below this is compared with this: a tenth of what an oracle earns.
+LEAST_GAP = 0.02
 DAYS = {"train": 1200, "validation": 100, "test": 100}
 
 
@@ -44,12 +47,15 @@ def main() -> int:
     parser.add_argument("--reliefs", type=lambda text: text.split(","), default=list(RELIEFS))
     parser.add_argument("--scheme", default="post_norm")
     parser.add_argument("--optimizer", default="adamw")
-    for name, default in (("depth", 16), ("steps", 400), ("batch", 32), ("width", 32), ("context", 24)):
+    sizes = {"depth": 16, "reference": 4, "steps": 800, "batch": 32, "width": 32, "context": 24}
+    for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rate", type=float, default=7e-4)
     parser.add_argument("--r2", type=float, default=0.2, help="of the oracle")
-    parser.add_argument("--panels", type=int, default=2, help="how many; one alone tells nothing of chance")
-    parser.add_argument("--largest", action="store_true", help="the largest dose of each alone, no placebos")
+    parser.add_argument("--panels", type=int, default=3, help="how many; one alone tells nothing of chance")
+    parser.add_argument(
+        "--doses", type=lambda text: [float(one) for one in text.split(",")], help="instead of the table's"
+    )
     parser.add_argument("--keep", type=Path, help="a file of fits, one JSON line each")
     asked = parser.parse_args()
     if asked.panels < 1:
@@ -58,12 +64,50 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown relief {unknown[0]}; choose of {', '.join(RELIEFS)}.")
 
-    base = fixed_steps(
+    doses = {name: list(asked.doses or RELIEFS[name].doses) for name in asked.reliefs}
+    wanted = [(name, dose, RELIEFS[name].cause) for name in asked.reliefs for dose in doses[name]]
+    wanted += [
+        (placebo, max(doses[name]), RELIEFS[name].cause)
+        for name in asked.reliefs
+        if (placebo := RELIEFS[name].placebo) is not None
+    ]
+    panels = list(range(FIRST_PANEL, FIRST_PANEL + asked.panels))
+    plain = {depth: _fits("none", _base(asked, depth), panels, asked) for depth in _depths(asked)}
+    names = [name for own in MEDIATORS.values() for name in own]
+    print(
+        f"{asked.scheme}, {asked.optimizer} at {asked.rate:g}, {asked.steps} steps, R2 {asked.r2:.1%}, "
+        f"{asked.panels} panels: how far each mediator moved, and the signed mean"
+    )
+    head = "".join(f"{name.replace('gradient', 'grad')[:14]:>15}" for name in names)
+    print(f"{'relief':28}{'dose':>6}{'depth':>6}{head}{'share':>7}  check")
+    for depth, fits in plain.items():
+        _row("none", None, depth, {}, names, fits, "")
+    for name, dose, cause in wanted:
+        own = {
+            depth: _fits(
+                f"{name} {dose:g}", override(_base(asked, depth), changes(name, dose)), panels, asked
+            )
+            for depth in plain
+        }
+        moves = {depth: _moves(plain[depth], own[depth], panels) for depth in plain}
+        check = manipulation_check(moves[asked.depth], moves[asked.reference], cause=cause)
+        said = {asked.depth: "passed" if check.passed else check.reason}
+        for depth, fits in own.items():
+            _row(name, dose, depth, moves[depth], names, fits, said.get(depth, ""))
+    return 0
+
+
+def _depths(asked: argparse.Namespace) -> tuple[int, int]:
+    return asked.depth, asked.reference
+
+
+def _base(asked: argparse.Namespace, depth: int) -> Experiment:
+    return fixed_steps(
         asked.steps,
         {
             "data.context": asked.context,
             "model.residual": asked.scheme,
-            "model.depth": asked.depth,
+            "model.depth": depth,
             "model.width": asked.width,
             "training.optimizer": asked.optimizer,
             "training.learning_rate": asked.rate,
@@ -71,54 +115,32 @@ def main() -> int:
             "training.warmup_steps": asked.steps // 16,
         },
     )
-    arms: dict[tuple[str, float], tuple[Experiment, str]] = {("none", 0.0): (base, "")}
-    for name in asked.reliefs:
-        relief = RELIEFS[name]
-        for dose in relief.doses[-1:] if asked.largest else relief.doses:
-            arms[name, dose] = (override(base, changes(name, dose)), relief.cause)
-        if relief.placebo is not None and not asked.largest:
-            dose = max(relief.doses)
-            arms[relief.placebo, dose] = (override(base, changes(relief.placebo, dose)), relief.cause)
-    panels = list(range(FIRST_PANEL, FIRST_PANEL + asked.panels))
-    fits = {arm: _fits(arm, experiment, panels, asked) for arm, (experiment, _) in arms.items()}
 
-    names = [name for own in MEDIATORS.values() for name in own]
-    print(
-        f"{asked.scheme}, depth {asked.depth}, {asked.optimizer} at {asked.rate:g}, {asked.steps} steps, R2 "
-        f"{asked.r2:.1%}, {asked.panels} panels: how far each mediator moved"
-    )
-    print(
-        f"{'relief':28}{'dose':>6}" + "".join(f"{name[:14]:>15}" for name in names) + f"{'share':>7}  check"
-    )
-    plain = fits["none", 0.0]
-    before = mean_mediators(plain, plain.table, panels)
-    half = len(panels) // 2
-    if half:
-        halves = [mean_mediators(plain, plain.table, part) for part in (panels[:half], panels[half:])]
-        _row("chance alone", None, check_of(*halves, "noise").moves, names, plain, "")
-    else:
-        _row("none", None, {}, names, plain, "")
-    for (name, dose), (_, cause) in arms.items():
-        if name == "none":
-            continue
-        own = fits[name, dose]
-        check = check_of(before, mean_mediators(own, own.table, panels), cause)
-        _row(name, dose, check.moves, names, own, "passed" if check.passed else check.reason)
-    return 0
+
+def _moves(before: Fits, after: Fits, panels: list[int]) -> dict[str, Move]:
+    both = Fits(table=before.table, rows=pl.concat([before.rows, after.rows]), missing=0)
+    return mediator_moves(both, before.table, after.table, panels, least=LEAST_GAP)
 
 
 def _row(
-    name: str, dose: float | None, moves: dict[str, float], names: list[str], fits: Fits, said: str
+    name: str,
+    dose: float | None,
+    depth: int,
+    moves: dict[str, Move],
+    names: list[str],
+    fits: Fits,
+    said: str,
 ) -> None:
-    told = "".join(f"{moves[one]:>15.0%}" if one in moves else f"{'-':>15}" for one in names)
+    told = "".join(
+        f"{f'{moves[one].size:.0%} ({moves[one].mean:+.0%})' if one in moves else '-':>15}" for one in names
+    )
     shares = fits.table["share_of_oracle"].to_list()
     share = sum(shares) / len(shares)
-    print(f"{name:28}{'' if dose is None else f'{dose:g}':>6}{told}{share:>7.2f}  {said}")
+    shown = "" if dose is None else f"{dose:g}"
+    print(f"{name:28}{shown:>6}{depth:>6}{told}{share:>7.2f}  {said}", flush=True)
 
 
-def _fits(
-    arm: tuple[str, float], experiment: Experiment, panels: list[int], asked: argparse.Namespace
-) -> Fits:
+def _fits(arm: str, experiment: Experiment, panels: list[int], asked: argparse.Namespace) -> Fits:
     """Return the fits of one arm; what is kept already is not fitted again."""
     table: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
@@ -129,7 +151,7 @@ def _fits(
             cell = PanelFit(
                 key=key,
                 design=key,
-                arm=f"{arm[0]} {arm[1]:g}",
+                arm=f"depth {experiment.model.depth}, {arm}",
                 role="final",
                 panel=panel,
                 seed=panel,

@@ -40,8 +40,12 @@ bootstrap over panels. A cause dominates if the lower bound of its share is abov
 differences to every rival and to its placebo are above 0; "several causes", "none of these" and
 "undecided, needs N more panels" are verdicts too. Noise dominates only if it also does after every forecast
 got its best scalar, chosen on validation days: a relief that merely shrinks gains nothing. A relief carries
-a verdict only if its manipulation check passes: in the deep network, over training, one of the mediators it
-aims at moved by at least 50 % and every other cause's by less than 10 %. Each of the four cells is a
+a verdict only if its manipulation check passes: over training, in the deep network one of the mediators it
+aims at moved by at least 50 %, the way that relieves, and in the reference, where there is little to cure,
+every other cause's by less than 10 %; sizes are without what chance moves (`fints.diagnostics.move`). In the
+deep network the others may move: a network that was cured differs from an ill one in whatever is measured.
+A penalty under a relief is counted from the better of the two references, the plain and the relieved one, so
+that spoiling the reference cures nothing. Each of the four cells is a
 question of its own, so nothing is adjusted for their number.
 
 What would refute it

@@ -27,13 +27,8 @@ from fints.diagnostics.gradient_signal import (
 )
 from fints.diagnostics.gradients import branch_gradient_norms, output_gradient_norms, update_to_weight
 from fints.diagnostics.kernel_alignment import linear_cka
-from fints.diagnostics.mediators import (
-    MEDIATORS,
-    ManipulationCheck,
-    manipulation_check,
-    mediators,
-    relative_move,
-)
+from fints.diagnostics.manipulation import ManipulationCheck, Move, manipulation_check, move
+from fints.diagnostics.mediators import MEDIATORS, mediators
 from fints.diagnostics.output_change import output_change, output_change_by_branch, step_output_change
 from fints.diagnostics.probes import last_tokens, probe_rows, ridge_probe
 from fints.diagnostics.profile import MEASURES, Profiler, profile
@@ -60,6 +55,7 @@ __all__ = [
     "DepthPenalty",
     "GradientSignal",
     "ManipulationCheck",
+    "Move",
     "Profiler",
     "RateRange",
     "Record",
@@ -84,6 +80,7 @@ __all__ = [
     "manipulation_check",
     "mean_cosine",
     "mediators",
+    "move",
     "null_cosine",
     "output_change",
     "output_change_by_branch",
@@ -94,7 +91,6 @@ __all__ = [
     "probe_rows",
     "profile",
     "record",
-    "relative_move",
     "relative_size",
     "ridge_probe",
     "share_of_oracle",

@@ -1,4 +1,4 @@
-"""The mediators of the four causes, and whether an intervention moved the one it aims at and no other.
+"""The mediators of the four causes, measured in a network on one batch.
 
 ==================  =========================================================================
 cause               mediators, mean over sublayers or one number a sublayer
@@ -12,9 +12,7 @@ amplification       output change per unit of relative parameter change, and per
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,7 +27,7 @@ from fints.model import Transformer
 from fints.training import Steering, one_thread
 from fints.training.losses import Loss
 
-__all__ = ["MEDIATORS", "ManipulationCheck", "manipulation_check", "mediators", "relative_move"]
+__all__ = ["MEDIATORS", "mediators"]
 
 MEDIATORS = {
     "representation": ("effective_rank", "centred_cosine"),
@@ -37,8 +35,6 @@ MEDIATORS = {
     "noise": ("train_test_gap",),
     "amplification": ("output_change", "step_output_change"),
 }
-# What an intervention must move its own mediator by at least, and every other by less.
-MOVED, UNMOVED = 0.5, 0.1
 
 
 def mediators(
@@ -100,67 +96,6 @@ def mediators(
     if train_loss is not None and test_loss is not None:
         found["train_test_gap"] = [test_loss - train_loss]
     return found
-
-
-def relative_move(before: list[float], after: list[float]) -> float:
-    r"""Return how far a mediator moved, relative to what it was.
-
-    .. math:: \Bigl(\sum_k (m'_k - m_k)^2 \Bigm/ \sum_k m_k^2\Bigr)^{1/2}
-
-    over its sublayers; 0.5 is a move by half. NaN where it was 0 everywhere.
-
-    Raises
-    ------
-    ValueError
-        If the two have not the same number of sublayers.
-    """
-    if len(before) != len(after) or not before:
-        raise ValueError(f"a move needs as many numbers before as after; got {len(before)} and {len(after)}.")
-    size = math.hypot(*before)
-    return math.dist(before, after) / size if size else math.nan
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManipulationCheck:
-    """Whether a cell may carry a verdict.
-
-    `moves` has the `relative_move` of each mediator; `passed` is whether one of the cause aimed at moved by
-    at least 50 % and each of the others by less than 10 %; `reason` says what failed.
-    """
-
-    cause: str
-    passed: bool
-    moves: dict[str, float]
-    reason: str
-
-
-def manipulation_check(
-    before: Mapping[str, list[float]], after: Mapping[str, list[float]], *, cause: str
-) -> ManipulationCheck:
-    """Compare the mediators without and with an intervention that aims at `cause`.
-
-    Only mediators that both have are compared. What moved where nothing can be said (a mediator that was
-    0) counts as a failure.
-
-    Raises
-    ------
-    ValueError
-        If the cause is unknown, or none of its mediators was measured.
-    """
-    if cause not in MEDIATORS:
-        raise ValueError(f"unknown cause {cause!r}. Choose one of {', '.join(MEDIATORS)}.")
-    moves = {name: relative_move(before[name], after[name]) for name in before if name in after}
-    own = [name for name in MEDIATORS[cause] if name in moves]
-    if not own:
-        raise ValueError(f"none of {', '.join(MEDIATORS[cause])} was measured on both sides.")
-    still = [name for name in own if not moves[name] >= MOVED]
-    astray = [name for name in moves if name not in own and not moves[name] < UNMOVED]
-    reasons = []
-    if len(still) == len(own):
-        reasons.append("too little moved: " + ", ".join(f"{name} {moves[name]:.0%}" for name in own))
-    if astray:
-        reasons.append("moved too: " + ", ".join(f"{name} {moves[name]:.0%}" for name in astray))
-    return ManipulationCheck(cause=cause, passed=not reasons, moves=moves, reason="; ".join(reasons))
 
 
 def _trained_norms(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from fints.diagnostics import MEDIATORS
+from fints.diagnostics import MEDIATORS, Move
 from fints.evaluation.causes import CausesVerdict
 from fints.evaluation.power import contrast_power
 from fints.study.cause_figures import draw_causes
@@ -46,7 +47,7 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         Heading(text="Share of the penalty that each relief removes"),
         *_shares(study, cells),
         Heading(text="Did the manipulations do what they are to do?"),
-        *_checks(cells),
+        *_checks(study, cells),
         Heading(text="Inside the deep networks"),
         *shown("cosine", "gradients", "probes"),
     ]
@@ -171,28 +172,31 @@ def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
     ]
 
 
-def _checks(cells: Sequence[CauseCell]) -> list[Block]:
+def _checks(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
     names = [name for names in MEDIATORS.values() for name in names]
     rows = []
     for cell in cells:
-        rows.append((cell.name, "chance alone", *(_move(cell.chance.get(name)) for name in names), ""))
         if cell.direct is not None:
             at_once = [_move(cell.direct if name == "gradient_norm" else None) for name in names]
-            rows.append((cell.name, "gradient, same weights", *at_once, ""))
+            rows.append((cell.name, "gradient", f"{study.settings['deep']}, same weights", *at_once, ""))
         for cause, check in cell.checks.items():
             own = MEDIATORS[cause]
-            moves = [_move(check.moves.get(name), bold=name in own) for name in names]
-            rows.append((cell.name, cause, *moves, "passed" if check.passed else "failed"))
+            told = "passed" if check.passed else "failed"
+            for depth, moves in (("deep", check.deep), ("reference", check.reference)):
+                judged = [(name in own) == (depth == "deep") for name in names]
+                shown = [_move(moves.get(name), bold=bold) for name, bold in zip(names, judged, strict=True)]
+                rows.append((cell.name, cause, study.settings[depth], *shown, told))
     return [
         Table(
-            columns=("cell", "relief of", *(name.replace("_", " ") for name in names), "check"),
+            columns=("cell", "relief of", "depth", *(name.replace("_", " ") for name in names), "check"),
             rows=tuple(rows),
-            left=("cell", "relief of", "check"),
-            note="How far the relief moved each mediator of the deep network, relative to what it is without "
-            "(means over panels; over the middle and the end of training and all sublayers, root of the sum "
-            "of squares). A check passes if one of its own (bold) moved by at least 50 % and every other by "
-            "less than 10 %. Chance alone: the same between the even and the odd panels of the plain fits. "
-            "Same weights: what the relief itself does, before training on has answered.",
+            left=("cell", "relief of", "depth", "check"),
+            note="How far the relief moved each mediator, relative to what it is without: typical size over "
+            "moments and sublayers, without what chance moves; in brackets the signed mean. A check "
+            "passes if in the deep network a mediator of its own moved by at least 50 %, the way that "
+            "relieves, and in the reference, where there is little to cure, every other one by less than "
+            "10 % (those judged are bold). Same weights: what the relief itself does, before training on "
+            "has answered.",
         )
     ]
 
@@ -216,7 +220,8 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _move(value: float | None, *, bold: bool = False) -> str:
-    if value is None:
+def _move(found: Move | None, *, bold: bool = False) -> str:
+    if found is None or math.isnan(found.size):
         return "–"
-    return f"**{value:.0%}**" if bold else f"{value:.0%}"
+    told = f"{found.size:.0%} ({found.mean:+.0%})"
+    return f"**{told}**" if bold else told

@@ -14,13 +14,13 @@ from typing import Any
 
 import polars as pl
 
-from fints.diagnostics import MEDIATORS, ManipulationCheck, manipulation_check, relative_move
+from fints.diagnostics import MEDIATORS, ManipulationCheck, Move, manipulation_check, move
 from fints.evaluation.causes import CausesVerdict, judge_causes
 from fints.study.cells import plain_mean
 from fints.study.panel_design import PanelArm, PanelStudy
 from fints.study.panel_store import Fits
 
-__all__ = ["CauseCell", "cause_cells", "check_of", "interval", "mean_mediators", "plain_rows"]
+__all__ = ["CauseCell", "cause_cells", "interval", "mediator_moves", "plain_rows"]
 
 # The factors of such a study; every other one is averaged over by none: there is no other.
 CELL, DEPTH, RELIEF = ("residual", "tier"), "depth", "relief"
@@ -39,15 +39,15 @@ class CauseCell:
     penalty, optimisation, generalisation
         By panel, of the plain fits: test excess of the deep network less that of the reference; its parts.
     relieved, calibrated
-        By relief level (``none`` too), the penalty by panel, and that after the best scalar calibration.
+        By relief level (``none`` too), the penalty by panel, and that after the best scalar calibration. It
+        is counted from the better of the two references, the plain and the relieved one: a relief that
+        spoils the reference has removed no penalty.
     by_depth
         By depth level, the penalty of the plain fits by panel against the same reference.
     share
         Mean share of the oracle by depth level of the plain fits; None where nothing was planted.
     checks
         By cause.
-    chance
-        Moves of the mediators between the even and the odd panels of the plain deep fits.
     direct
         How far the gradient relief moves the norms of the gradient at the same weights: what it does itself,
         before training on has answered; None without such a relief.
@@ -69,8 +69,7 @@ class CauseCell:
     by_depth: dict[str, list[float]]
     share: dict[str, float | None]
     checks: dict[str, ManipulationCheck]
-    chance: dict[str, float]
-    direct: float | None
+    direct: Move | None
     verdict: CausesVerdict | None
     verdict_calibrated: CausesVerdict | None
     panels: list[int]
@@ -139,19 +138,24 @@ def _cell(
         table = tables[depth, level].filter(pl.col("panel").is_in(panels)).sort("panel")
         return [float(value) for value in table[name]]
 
-    def penalties(level: str, name: str = "test_excess") -> list[float]:
-        return _less(column(deep, level, name), column(reference, level, name))
+    def penalties(level: str, name: str) -> list[float]:
+        references = [column(reference, one, name) for one in ("none", level)]
+        return _less(column(deep, level, name), min(references, key=statistics.fmean))
 
-    relieved = {level: penalties(level) for level in levels}
+    relieved = {level: penalties(level, "test_excess") for level in levels}
     calibrated = {level: penalties(level, "calibrated_excess") for level in levels}
     optimisation = penalties("none", "train_excess")
     causes = {cause: level for cause, level in settings["causes"].items() if level in levels}
     placebos = {cause: level for cause, level in settings["placebos"].items() if level in levels}
-    means = {level: mean_mediators(fits, tables[deep, level], panels) for level in levels}
-    checks = {cause: check_of(means["none"], means[level], cause) for cause, level in causes.items()}
+    least = settings["smallest"][tier]
+    checks = {}
+    for cause, level in causes.items():
+        moves = {
+            depth: mediator_moves(fits, tables[depth, "none"], tables[depth, level], panels, least=least)
+            for depth in (deep, reference)
+        }
+        checks[cause] = manipulation_check(moves[deep], moves[reference], cause=cause)
     passed = {cause: check.passed for cause, check in checks.items()}
-    halves = [mean_mediators(fits, tables[deep, "none"], panels[start::2]) for start in (0, 1)]
-    chance = check_of(halves[0], halves[1], "noise").moves if len(panels) > 1 else {}
 
     def judged(by: Mapping[str, list[float]]) -> CausesVerdict | None:
         if len(panels) < LEAST_CLUSTERS:
@@ -161,7 +165,7 @@ def _cell(
             {cause: by[level] for cause, level in causes.items()},
             placebos={cause: by[level] for cause, level in placebos.items()},
             checked=passed,
-            smallest=settings["smallest"][tier],
+            smallest=least,
         )
 
     outcomes = [outcome for table in wanted for outcome in table["outcome"]]
@@ -178,7 +182,6 @@ def _cell(
         by_depth={depth: _less(column(depth, "none", "test_excess"), plain) for depth in depths},
         share=shares,
         checks=checks,
-        chance=chance,
         direct=_direct(fits, tables, deep, causes.get("gradient"), panels),
         verdict=judged(relieved),
         verdict_calibrated=judged(calibrated),
@@ -187,17 +190,37 @@ def _cell(
     )
 
 
-def check_of(
-    before: Mapping[str, list[float]], after: Mapping[str, list[float]], cause: str
-) -> ManipulationCheck:
-    """Compare what was measured at the same places on both sides; fits that diverged were not measured."""
-    alike = [name for name in before if name in after and len(before[name]) == len(after[name])]
-    lost = sorted({*before, *after} - set(alike))
-    if lost or not any(name in alike for name in MEDIATORS[cause]):
-        moves = {name: relative_move(before[name], after[name]) for name in alike}
-        reason = f"not measured on both sides: {', '.join(lost or MEDIATORS[cause])}"
-        return ManipulationCheck(cause=cause, passed=False, moves=moves, reason=reason)
-    return manipulation_check(before, after, cause=cause)
+def mediator_moves(
+    fits: Fits, before: pl.DataFrame, after: pl.DataFrame, panels: Sequence[int], *, least: float
+) -> dict[str, Move]:
+    """Return how far each mediator moved between two arms, over moments and sublayers; the start is left out.
+
+    Parameters
+    ----------
+    fits : Fits
+        Of the study.
+    before, after : DataFrame
+        Fits of the two arms. A panel that either diverged on was not measured, and is left out.
+    panels : sequence of int
+        The clusters.
+    least : float
+        A gap between training and test smaller than this counts as this: what it moved by is not compared
+        with next to nothing.
+    """
+    names = [name for names in MEDIATORS.values() for name in names if name != GAP]
+    found = {name: _moved(fits, (before, name), (after, name), panels) for name in names}
+    gaps = [
+        [
+            [test - train]
+            for test, train in table.filter(pl.col("panel").is_in(list(panels)))
+            .sort("panel")
+            .select("test_excess", "train_excess")
+            .rows()
+        ]
+        for table in (before, after)
+    ]
+    found[GAP] = move(gaps[0], gaps[1], least=least)
+    return {name: moved for name, moved in found.items() if moved is not None}
 
 
 def _direct(
@@ -206,39 +229,39 @@ def _direct(
     deep: str,
     level: str | None,
     panels: Sequence[int],
-) -> float | None:
+) -> Move | None:
     if level is None:
         return None
-    own = tables[deep, level].filter(pl.col("panel").is_in(list(panels)))
-    rows = fits.rows.filter(pl.col("key").is_in(own["key"].to_list()) & (pl.col("step") > 0))
-    order = ["key", "step", "layer"]
-    norms = [
-        rows.filter(pl.col("measure") == name).drop_nulls("value").sort(order)["value"].to_list()
-        for name in ("gradient_norm_plain", "gradient_norm")
+    own = tables[deep, level]
+    return _moved(fits, (own, "gradient_norm_plain"), (own, "gradient_norm"), panels)
+
+
+def _moved(
+    fits: Fits, before: tuple[pl.DataFrame, str], after: tuple[pl.DataFrame, str], panels: Sequence[int]
+) -> Move | None:
+    """Compare two measures of two arms on those panels where both were measured at the same places."""
+    measured = [_by_panel(fits, table, name, panels) for table, name in (before, after)]
+    shared = [
+        panel
+        for panel, values in measured[0].items()
+        if panel in measured[1] and len(values) == len(measured[1][panel])
     ]
-    return relative_move(*norms) if norms[0] and len(norms[0]) == len(norms[1]) else None
+    if not shared:
+        return None
+    longest = max(len(measured[0][panel]) for panel in shared)
+    shared = [panel for panel in shared if len(measured[0][panel]) == longest]
+    return move(*([by[panel] for panel in shared] for by in measured))
 
 
-def mean_mediators(fits: Fits, table: pl.DataFrame, panels: Sequence[int]) -> dict[str, list[float]]:
-    """Return each mediator of an arm by moment and sublayer, as a mean over panels; its start is left out."""
-    own = table.filter(pl.col("panel").is_in(list(panels)))
-    names = [name for names in MEDIATORS.values() for name in names]
-    rows = fits.rows.filter(
-        pl.col("key").is_in(own["key"].to_list()) & (pl.col("step") > 0) & pl.col("measure").is_in(names)
-    )
-    means = (
-        rows.group_by("measure", "step", "layer", maintain_order=True)
-        .agg(pl.col("value").mean())
-        .drop_nulls("value")
-        .sort("measure", "step", "layer")
-    )
-    found = {
-        name: part["value"].to_list() for (name,), part in means.partition_by("measure", as_dict=True).items()
+def _by_panel(fits: Fits, table: pl.DataFrame, name: str, panels: Sequence[int]) -> dict[int, list[float]]:
+    """Return a measure by panel, in the order of moments and sublayers."""
+    own = table.filter(pl.col("panel").is_in(list(panels))).select("key", "panel")
+    rows = fits.rows.filter((pl.col("measure") == name) & (pl.col("step") > 0)).drop_nulls("value")
+    found = rows.join(own, on="key").sort("panel", "step", "layer")
+    return {
+        int(panel): part["value"].to_list()
+        for (panel,), part in found.partition_by("panel", as_dict=True, maintain_order=True).items()
     }
-    gaps = _less(own["test_excess"].to_list(), own["train_excess"].to_list())
-    return {str(name): values for name, values in found.items()} | (
-        {GAP: [sum(gaps) / len(gaps)]} if gaps else {}
-    )
 
 
 def _less(first: Sequence[float], second: Sequence[float]) -> list[float]:
