@@ -21,11 +21,12 @@ from fints import __version__
 from fints.cli_data import data
 from fints.cli_evaluate import EXAMPLES as EVALUATE_EXAMPLES
 from fints.cli_evaluate import evaluate
-from fints.cli_scale import SERVER_EXAMPLES, WORKER_EXAMPLES, server, study, worker
+from fints.cli_kept import study
+from fints.cli_scale import SERVER_EXAMPLES, WORKER_EXAMPLES, server, worker
 from fints.cli_schemes import schemes
 from fints.cli_simulate import EXAMPLES as SIMULATE_EXAMPLES
 from fints.cli_simulate import simulate
-from fints.terminal import AsJson, Refusal, examples, print_json, print_table, refusing
+from fints.terminal import AsJson, Failure, Refusal, examples, print_json, print_table, refusing
 
 __all__ = ["app", "main"]
 
@@ -40,7 +41,7 @@ app = typer.Typer(
     ),
 )
 data.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
-app.add_typer(data, name="data", help="List, show, check or simulate data.")
+app.add_typer(data, name="data", help="List, show, check, import, simulate or delete data.")
 app.add_typer(schemes, name="schemes", help="List, draw or convert residual schemes.")
 app.command("evaluate", epilog=EVALUATE_EXAMPLES)(evaluate)
 app.add_typer(
@@ -60,13 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = app(args=arguments, prog_name="fints", standalone_mode=False)
     except typer.TyperException as error:
         line = " ".join(error.format_message().split())
-        if not isinstance(error, Refusal):
+        if not isinstance(error, Refusal | Failure):
             # A usage error knows the verb it stands at; typer's base class does not declare it.
             context = getattr(error, "ctx", None)
             verb = context.command_path if context is not None else "fints"
             line = f"{line}{'' if line.endswith(('.', '?')) else '.'} Try: {verb} --help"
         print(f"error: {line}", file=sys.stderr)
         return error.exit_code
+    except typer.Abort:
+        # Ctrl-C at a question.
+        print("\nerror: stopped; nothing was done.", file=sys.stderr)
+        return 130
     return result if isinstance(result, int) else 0
 
 

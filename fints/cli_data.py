@@ -10,6 +10,8 @@ import typer
 from fints.terminal import (
     AsJson,
     Refusal,
+    Yes,
+    confirmed,
     examples,
     print_fields,
     print_json,
@@ -17,6 +19,7 @@ from fints.terminal import (
     print_wrapped,
     refusing,
 )
+from fints.words import byte_text
 
 if TYPE_CHECKING:
     from fints.data import Report
@@ -252,6 +255,31 @@ def data_import(
         return
     _print_report(imported.report)
     print(f"Kept as {name}: fints data show {name}")
+
+
+@data.command("delete", epilog=examples("fints data delete mine", "fints data delete mine --yes"))
+def data_delete(
+    name: Annotated[str, typer.Argument(help="A dataset of your own.", show_default=False)],
+    yes: Yes = False,
+) -> None:
+    """Delete a dataset of yours; the file it was imported from is not touched."""
+    from fints.data import home
+    from fints.data.deleting import delete_dataset, folder_bytes, own_dataset
+    from fints.study.kept import kept_studies
+
+    with refusing():
+        folder = own_dataset(name)
+        using = [one.name for one in kept_studies(home()) if one.dataset == name]
+    told = f"Delete dataset {name} ({byte_text(folder_bytes(folder))}) from {folder.parent}?"
+    if using:
+        told += (
+            f" Studies that were run on it keep their fits and cannot be gone on with: {', '.join(using)}."
+        )
+    if not confirmed(told, yes):
+        return
+    with refusing():
+        freed = delete_dataset(name)
+    print_wrapped(f"deleted: dataset {name}; {byte_text(freed)} are free again.")
 
 
 def _print_report(report: Report) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fints.terminal import AsJson, Refusal, examples, print_json, print_table, refusing
+from fints.terminal import AsJson, Refusal, examples, failing, print_json, print_table, refusing
 
 __all__ = ["SERVER_EXAMPLES", "WORKER_EXAMPLES", "server", "study", "worker"]
 
@@ -43,7 +43,11 @@ TrackingUri = Annotated[
 
 study = typer.Typer(
     rich_markup_mode=None,
-    epilog=examples("fints study status --storage postgresql+psycopg://fints@db/fints"),
+    epilog=examples(
+        "fints study list",
+        "fints study disk",
+        "fints study status --storage postgresql+psycopg://fints@db/fints",
+    ),
 )
 
 
@@ -74,7 +78,7 @@ def worker(
     from fints.study.shared_open import RESTART_S, open_shared
     from fints.study.stores import check_tracker
 
-    with refusing():
+    with refusing(), failing():
         # A server may be away for the moment; what is no server is refused at once.
         if tracking_uri and not tracking_uri.startswith(("http://", "https://")):
             check_tracker(Path(), tracking_uri)
@@ -95,9 +99,6 @@ def worker(
                     scratch=place,
                     data=data,
                 )
-        except RuntimeError as error:
-            print(f"error: {error}")
-            raise typer.Exit(1) from error
         except OSError as error:
             raise Refusal(f"--scratch {place} must be a folder with room to write: {error}.") from error
         finally:
@@ -127,7 +128,7 @@ def status(storage: Storage, name: Name = None, as_json: AsJson = False) -> None
     from fints.study.shared_open import open_shared
     from fints.study.status import study_status
 
-    with refusing():
+    with refusing(), failing():
         store = open_shared(storage)
         try:
             names = [find_study(store, name)] if name else store.studies()
@@ -166,7 +167,7 @@ def report(
     from fints.study.remote_report import find_study, report_stored
     from fints.study.shared_open import open_shared
 
-    with refusing():
+    with refusing(), failing():
         store = open_shared(storage)
         try:
             found = find_study(store, name)
@@ -196,7 +197,7 @@ def move(
     """Take a study that was begun on one machine to a shared database; its folder stays as it is."""
     from fints.study.move import move_study
 
-    with refusing():
+    with refusing(), failing():
         for line in move_study(folder, storage):
             print(line)
 

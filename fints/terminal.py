@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsJson",
+    "Failure",
     "Refusal",
+    "Yes",
+    "confirmed",
     "examples",
+    "failing",
     "print_fields",
     "print_json",
     "print_table",
@@ -28,6 +32,7 @@ __all__ = [
     "refusing",
 ]
 
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
@@ -46,16 +51,55 @@ class Refusal(typer.TyperException):
     exit_code = 2
 
 
+class Failure(typer.TyperException):
+    """What was asked for is right and could not be done: exit code 1 and one line that says why."""
+
+    exit_code = 1
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Turn what a server or a store that fails raises into a `Failure`."""
+    try:
+        yield
+    except RuntimeError as error:
+        # Typer ends commands by these.
+        if isinstance(error, typer.Exit | typer.Abort):
+            raise
+        raise Failure(str(error)) from error
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
     """Turn what the packages raise for a caller into a `Refusal`; a bug elsewhere keeps its traceback."""
     try:
         yield
+    except BrokenPipeError:
+        # Whoever read this has had enough.
+        raise
     except OSError as error:
         named = error.filename is not None and error.strerror is not None
         raise Refusal(f"{error.strerror}: {error.filename}" if named else str(error)) from error
     except ValueError as error:
         raise Refusal(str(error)) from error
+
+
+def confirmed(question: str, yes: bool) -> bool:
+    """Return whether a person agrees; `yes` says so beforehand.
+
+    Raises
+    ------
+    Refusal
+        If nobody can be asked.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise Refusal(f"{question} Nobody can be asked here: add --yes, or leave all as it is.")
+    agreed = typer.confirm(question)
+    if not agreed:
+        print("Nothing was deleted.")
+    return agreed
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["counted", "json_text"]
+__all__ = ["byte_text", "counted", "json_text"]
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -17,6 +17,19 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 asset', '2,520 days', '0 studies')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def byte_text(size: float) -> str:
+    """Return a number of bytes as a person reads it.
+
+    >>> byte_text(0), byte_text(2_500), byte_text(3 * 2**30)
+    ('0 B', '2.4 KiB', '3.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
 
 
 def json_text(value: Any) -> str:
