@@ -77,6 +77,13 @@ def simulate(
     volatility_column: Annotated[
         bool | None, typer.Option("--volatility-column", help="Show the next day's volatility as a column.")
     ] = None,
+    log_volatility_column: Annotated[
+        bool | None, typer.Option("--log-volatility-column", help="Show its logarithm as a column.")
+    ] = None,
+    feature_scale: Annotated[
+        str | None,
+        typer.Option(help="Of the features: constant, proportional to volatility, or that over an ewma."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="At least 0.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -11,7 +11,8 @@ r                         log return from the close of t to that of t + 1
 s                         the signal: the oracle's forecast, made at t
 u                         the noise: a common factor and own shocks of changing volatility
                           (`fints.data.synthetic_noise`)
-a, b                      two features, independent N(0, 1), in the panel
+a, b                      two features, independent N(0, 1); the panel shows them so, or on the scale of
+                          returns (`fints.data.synthetic_inputs`)
 g                         a known function of their past, mean 0, variance 1; m its drift, mean square 1
                           (`fints.data.synthetic_signals`)
 v                         1 daily volatility ("constant") or the asset's noise volatility of t + 1, which is
@@ -39,6 +40,7 @@ import numpy as np
 import polars as pl
 
 from fints.data.panel import Panel
+from fints.data.synthetic_inputs import FEATURE_SCALES, scale_of_features
 from fints.data.synthetic_noise import NEWS, Noise, draw_noise
 from fints.data.synthetic_signals import DRIFTS, MOST_LINKS, SIGNALS, draw_drift, planted_g
 
@@ -111,6 +113,8 @@ def simulate(
     shock_at: float | None = None,
     shock_factor: float = 4.0,
     volatility_column: bool = False,
+    log_volatility_column: bool = False,
+    feature_scale: str = "constant",
     seed: int = 0,
 ) -> Simulation:
     """Draw a panel of `num_days` business days from 2000-01-03.
@@ -163,6 +167,12 @@ def simulate(
         shock.
     volatility_column
         Whether the panel has the column ``volatility``, that of the next day, which no real panel shows.
+    log_volatility_column
+        Whether it has ``log_volatility``, the logarithm of that over `volatility_daily`.
+    feature_scale
+        On what scale the panel shows a and b: "constant" (as drawn), "proportional" to the next day's
+        volatility, as inputs in units of returns are, or that over a moving average of past squared returns
+        ("ewma"). The signal is made of them as drawn, whatever is shown.
     seed
         Whole number of at least 0.
 
@@ -177,6 +187,7 @@ def simulate(
     _one_of("signal_scale", signal_scale, SCALES)
     _one_of("news", news, NEWS)
     _one_of("drift", drift, DRIFTS)
+    _one_of("feature_scale", feature_scale, FEATURE_SCALES)
     for name, value in (("vol_of_vol", vol_of_vol), ("leverage", leverage)):
         if noise != "garch" and value:
             raise ValueError(f'{name} = {value} needs noise = "garch"; got noise = {noise!r}.')
@@ -234,9 +245,12 @@ def simulate(
     keys = pl.DataFrame({"date": np.repeat(dates, num_assets), "asset": assets * num_days}).with_columns(
         pl.col("date").cast(pl.Date)
     )
-    columns = {"close": 100.0 * np.exp(path), "a": a, "b": b}
+    shown = scale_of_features(feature_scale, volatility, returns, usual=volatility_daily)
+    columns = {"close": 100.0 * np.exp(path), "a": shown * a, "b": shown * b}
     if volatility_column:
         columns["volatility"] = volatility
+    if log_volatility_column:
+        columns["log_volatility"] = np.log(volatility / volatility_daily)
     panel = Panel(
         keys.with_columns(**{name: pl.Series(values.ravel()) for name, values in columns.items()}),
         name=f"simulated-{signal}-{noise}-{seed}",
