@@ -30,6 +30,7 @@ from fints.evaluation.metrics import (
     share_of_oracle,
 )
 from fints.evaluation.overfitting import Overfitting, probability_of_overfitting
+from fints.evaluation.pairwise import Pairwise, pairwise_differences
 from fints.evaluation.portfolio import EXECUTIONS, PORTFOLIOS, Backtest, backtest, target_weights
 from fints.evaluation.power import (
     contrast_power,
@@ -73,6 +74,7 @@ __all__ = [
     "ForecastTable",
     "Judgement",
     "Overfitting",
+    "Pairwise",
     "SeriesTest",
     "WalkForward",
     "annual_sharpe",
@@ -112,6 +114,7 @@ __all__ = [
     "oracle_forecasts",
     "paired_contrast",
     "paired_r2_sd",
+    "pairwise_differences",
     "pesaran_timmermann",
     "prevailing_mean",
     "probabilistic_sharpe",
