@@ -51,7 +51,9 @@ class DataConfig:
     `features` are recipe names of `fints.data.features` or numeric columns of the panel;
     `target` is a name of `fints.data.targets`; `horizon` and `context` count trading days.
     A window with less than `min_valid` of its days observed gives no forecast. Scaled features
-    are clipped to +-`clip` training standard deviations.
+    are clipped to +-`clip` training standard deviations. Features in `unscaled` enter as they are (but for
+    the clip). Those in `window_scaled` are then divided in each window by their root mean square over its
+    days so far: what is left of an input whose scale is taken away.
     """
 
     features: tuple[str, ...] = DEFAULT_FEATURES
@@ -60,6 +62,8 @@ class DataConfig:
     context: int = 24
     min_valid: float = 0.5
     clip: float = 10.0
+    unscaled: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
+    window_scaled: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         _require(len(self.features) > 0, "data.features", self.features, "name at least one feature")
@@ -72,6 +76,9 @@ class DataConfig:
         _at_least(self, "data", horizon=1, context=1)
         _require(0 < self.min_valid <= 1, "data.min_valid", self.min_valid, "choose one in (0, 1]")
         _require(self.clip > 0, "data.clip", self.clip, "choose one above 0")
+        for name in ("unscaled", "window_scaled"):
+            own = getattr(self, name)
+            _require(set(own) <= set(self.features), f"data.{name}", own, "name features of data.features")
 
 
 @dataclass(frozen=True, kw_only=True)

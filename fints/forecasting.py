@@ -15,6 +15,7 @@ from fints.data import Panel, StandardScaler, Windows, WindowSet, features, targ
 from fints.data.decisions import between
 from fints.data.history import recent
 from fints.data.learning import is_large, windows_of
+from fints.data.windows import window_places
 from fints.model import Transformer
 from fints.training import predict
 
@@ -168,7 +169,12 @@ def scaled_windows(
         since = near.dates[max(0, first)]
     made = features(near, data.features, since=since)
     built = Windows.build(
-        scaler.transform(made), None, data.features, context=data.context, min_valid=data.min_valid
+        scaler.transform(made),
+        None,
+        data.features,
+        context=data.context,
+        min_valid=data.min_valid,
+        scaled_by_window=window_places(data),
     )
     return built.select(start, end, labelled=False)
 

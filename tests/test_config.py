@@ -29,6 +29,8 @@ OTHER = {
     "model.activation": "relu",
     "model.dropout": 0.25,
     "model.positions": "learned",
+    "data.unscaled": ["return_1"],
+    "data.window_scaled": ["return_5"],
     "model.initialiser": "xavier_uniform",
     "model.head": "gaussian",
     "model.forecast_from": "last_token",

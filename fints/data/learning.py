@@ -24,7 +24,7 @@ from fints.data.panel import Panel
 from fints.data.scaling import StandardScaler
 from fints.data.space import Files, Memory, Space
 from fints.data.window_store import large_from, store_folder, stored_scaler, stored_values
-from fints.data.windows import Windows, check_context
+from fints.data.windows import Windows, check_context, window_places
 
 __all__ = ["Learning", "has_window", "is_large", "prepare", "windows_of"]
 
@@ -101,6 +101,7 @@ def prepare(
             scaler = stored_scaler(panel, table, unfitted, *days)
         else:
             scaler = unfitted.of(table.moments(*days), len(panel))
+        scaler = scaler.leaving(data.unscaled)
         target_std = outcomes.root_mean_square or 1.0
         check_context(data.context, data.min_valid, len(grid.dates))
         outcome = grid.array(np.float32)
@@ -187,6 +188,7 @@ def _windows(
         label_ends=ends,
         context=data.context,
         min_present=math.ceil(data.min_valid * data.context),
+        scaled_by_window=window_places(data),
     )
 
 

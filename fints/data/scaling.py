@@ -83,6 +83,15 @@ class StandardScaler:
             std=tuple(one.deviation or 1.0 for one in moments.values()),
         )
 
+    def leaving(self, names: Sequence[str]) -> StandardScaler:
+        """Return the scaler that leaves the features `names` as they are, but for the clip."""
+        left = set(names)
+        return replace(
+            self,
+            mean=tuple(0.0 if name in left else m for name, m in zip(self.names, self.mean, strict=True)),
+            std=tuple(1.0 if name in left else s for name, s in zip(self.names, self.std, strict=True)),
+        )
+
     def scale(self, place: int, values: np.ndarray) -> np.ndarray:
         """Return values of the feature ``names[place]`` scaled and clipped; NaN stays NaN."""
         scaled: np.ndarray = (values - self.mean[place]) / self.std[place]

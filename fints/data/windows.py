@@ -16,6 +16,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from fints.config import DataConfig
 from fints.words import counted
 
 __all__ = ["WindowSet", "Windows"]
@@ -47,6 +48,8 @@ class Windows:
         T.
     min_present : int
         Least number of present tokens (days with any feature) of a window that gives a forecast.
+    scaled_by_window : tuple of int
+        Features that each window divides by their root mean square over its days so far (`by_past_scale`).
     """
 
     dates: np.ndarray
@@ -56,6 +59,7 @@ class Windows:
     label_ends: np.ndarray
     context: int
     min_present: int
+    scaled_by_window: tuple[int, ...] = ()
 
     @classmethod
     def build(
@@ -66,6 +70,7 @@ class Windows:
         *,
         context: int,
         min_valid: float,
+        scaled_by_window: tuple[int, ...] = (),
     ) -> Windows:
         """Lay out feature and target frames (of `fints.data.features` and `targets`) day by day.
 
@@ -79,6 +84,8 @@ class Windows:
             T, in days of the union calendar.
         min_valid
             Share of the T days that must be present.
+        scaled_by_window
+            As the attribute.
 
         Raises
         ------
@@ -114,6 +121,7 @@ class Windows:
             label_ends=label_ends,
             context=context,
             min_present=math.ceil(min_valid * context),
+            scaled_by_window=scaled_by_window,
         )
 
     def view(self) -> Tensor:
@@ -229,7 +237,10 @@ class WindowSet:
         inputs, targets = values.index_select(0, start), outcomes.index_select(0, start)
         if not self.every_token:
             targets[:, :-1] = torch.nan
-        return inputs.view(-1, self.windows.context, self.num_features), targets
+        inputs = inputs.view(-1, self.windows.context, self.num_features)
+        for place in self.windows.scaled_by_window:
+            inputs[..., place] = by_past_scale(inputs[..., place])
+        return inputs, targets
 
     @cached_property
     def _by_start(self) -> tuple[Tensor, Tensor]:
@@ -242,6 +253,25 @@ class WindowSet:
         rows = self.targets.numel() - context + 1
         values = self.windows.values.as_strided((rows, context * width), (width, 1))
         return values, self.targets.as_strided((rows, context), (1, 1))
+
+
+def by_past_scale(values: Tensor) -> Tensor:
+    r"""Return windows (B, T) of a feature over their scale so far; NaN stays NaN, and 0 where all are 0.
+
+    .. math:: x_t \Big/ \sqrt{\tfrac{1}{|\{u \le t\}|} \textstyle\sum_{u \le t} x_u^2}
+
+    over the days u of the window that are not missing. No day sees a later one, so that every token may be
+    trained on; at the last day the scale is that of the whole window.
+    """
+    known = ~values.isnan()
+    power = torch.where(known, values, 0.0).square().cumsum(-1)
+    scale = (power / known.cumsum(-1)).sqrt()
+    return values / torch.where(power > 0, scale, 1.0)
+
+
+def window_places(data: DataConfig) -> tuple[int, ...]:
+    """Return the places of the features that are scaled by window."""
+    return tuple(data.features.index(name) for name in data.window_scaled)
 
 
 def check_context(context: int, min_valid: float, num_days: int | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ from polars.testing import assert_frame_equal
 
 from fints import Forecaster
 from fints.config import DataConfig, Experiment, override
-from fints.data import Panel, StandardScaler, Windows, features, grid, targets, windows
+from fints.data import Panel, StandardScaler, Windows, features, grid, simulate, targets, windows
 from fints.data.learning import Learning, has_window, is_large, prepare, windows_of
 from fints.data.window_store import SETTING
+from fints.data.windows import by_past_scale
 
 NAMES = (
     "return_1",
@@ -150,3 +152,76 @@ def test_a_forecaster_fits_and_forecasts_the_same_bits_from_a_store(
     assert_frame_equal(tables[0], tables[1], check_exact=True)
     for shock in shocks:
         assert_frame_equal(shock, tables[0].filter(pl.col("decision_time") <= cut), check_exact=True)
+
+
+def simulated(**changes: object) -> tuple[Panel, Learning]:
+    panel = simulate(
+        num_assets=4, num_days=90, noise="garch", feature_scale="proportional", log_volatility_column=True
+    ).panel
+    data = DataConfig(features=("log_volatility", "a", "b"), target="log_return", context=8, **changes)  # type: ignore[arg-type]
+    return panel, prepare(panel, data)
+
+
+def test_an_unscaled_feature_enters_as_it_is_and_the_others_as_ever() -> None:
+    (panel, plain), (_, left) = simulated(), simulated(unscaled=("b",))
+    as_it_is = torch.from_numpy(panel.frame["b"].to_numpy().reshape(90, 4).T.copy()).float()
+    assert torch.equal(left.windows.values[..., 2], as_it_is)
+    assert torch.equal(left.windows.values[..., :2], plain.windows.values[..., :2])
+    assert left.scaler.clip == plain.scaler.clip
+
+
+def test_a_feature_scaled_by_window_is_over_its_root_mean_square_so_far() -> None:
+    (_, plain), (_, scaled) = simulated(), simulated(window_scaled=("a",))
+    own = [made.windows.select(None, None, labelled=True, every_token=True) for made in (plain, scaled)]
+    chosen = torch.tensor([0, 17, len(own[0]) - 1])
+    (before, targets_before), (after, targets_after) = (one.gather(chosen) for one in own)
+    for window in range(3):
+        for day in range(8):
+            past = before[window, : day + 1, 1].double()
+            expected = float(past[-1] / past.square().mean().sqrt())
+            assert float(after[window, day, 1]) == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(after[..., [0, 2]], before[..., [0, 2]])
+    assert torch.equal(targets_after.nan_to_num(), targets_before.nan_to_num())
+
+
+def test_scaling_by_window_takes_away_the_scale_and_looks_past_missing_days() -> None:
+    values = torch.randn(5, 9, dtype=torch.float64)
+    values[0, 0] = values[1, 4] = torch.nan
+    values[2, :3] = 0.0
+    found = by_past_scale(values)
+    torch.testing.assert_close(by_past_scale(0.01 * values), found, equal_nan=True)
+    assert torch.equal(found.isnan(), values.isnan())
+    assert (found[2, :3] == 0).all()
+    kept = values[1][~values[1].isnan()]
+    torch.testing.assert_close(found[1][~values[1].isnan()], by_past_scale(kept[None])[0])
+    # A later day moves no earlier one.
+    later = values.clone()
+    later[:, 6:] *= 100
+    assert torch.equal(by_past_scale(later)[:, :6].nan_to_num(), found[:, :6].nan_to_num())
+
+
+@pytest.mark.parametrize("name", ["unscaled", "window_scaled"])
+def test_only_a_feature_of_the_experiment_can_be_scaled_otherwise(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"data\.{name} = \('c',\) cannot be used: name features of"):
+        DataConfig(features=("a", "b"), **{name: ("c",)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("unscaled", [(), ("return_1",)])
+def test_a_forecaster_scales_windows_when_it_forecasts_as_when_it_learnt(
+    unscaled: tuple[str, ...], tmp_path: Path
+) -> None:
+    panel = simulate(num_assets=3, num_days=80).panel
+    small = override(
+        Experiment(),
+        SMALL | {"data.features": ["return_1", "a"], "data.target": "log_return", "training.steps": 3},
+    )
+    changed = override(small, {"data.window_scaled": ["a"], "data.unscaled": list(unscaled)})
+    fitted = Forecaster(changed).fit(panel)
+    # Windows of an input on another scale are the same windows; the scaler is of the first.
+    louder = Panel(panel.frame.with_columns(a=3.0 * pl.col("a")), name="louder")
+    fitted.scaler_ = replace(
+        fitted.scaler_, mean=(fitted.scaler_.mean[0], 0.0), std=(fitted.scaler_.std[0], 1.0)
+    )
+    quiet, loud = (fitted.predict(one)["forecast"].drop_nulls() for one in (panel, louder))
+    np.testing.assert_allclose(loud, quiet, rtol=1e-4, atol=1e-7)
+    assert float(np.std(quiet.to_numpy())) > 1e-5
