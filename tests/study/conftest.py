@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import runpy
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -289,15 +290,17 @@ def _history(arm: dict[str, Any], fold: int, seed: int, strength: float) -> list
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def postgres() -> Iterator[Any]:
     """One PostgreSQL server for all tests of a process (`Postgres` of servers.py)."""
     servers = runpy.run_path(str(Path(__file__).parent / "servers.py"))
     if servers["postgres_programs"]() is None:
         pytest.skip("PostgreSQL is not installed")
     pytest.importorskip("psycopg", reason="psycopg is not installed")
-    server = servers["Postgres"](tmp_path_factory.mktemp("postgres") / "server")
-    yield server
-    server.stop()
+    # Not under pytest's own folder, which every other pytest that begins closes to the user postgres.
+    with tempfile.TemporaryDirectory(prefix="fints-postgres-") as folder:
+        server = servers["Postgres"](Path(folder) / "server")
+        yield server
+        server.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
