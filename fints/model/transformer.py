@@ -5,7 +5,7 @@ Shapes: B batch, T tokens, F features, D width, H horizons, L = 2 depth sublayer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from fints.model.checkpointing import passed_through
 from fints.model.compiled import CompiledPass
 from fints.model.embedding import Embedding
 from fints.model.heads import HEADS, Forecast
+from fints.model.stacked import StackedPass
 from fints.model.trace import Trace
 from fints.residual import Branch, Residual, State, build_residual
 
@@ -216,6 +217,13 @@ class Transformer(nn.Module):
         if self.alteration is not None:
             raise ValueError("an altered network has no compiled pass; call the network itself.")
         return CompiledPass(self, backend=backend)
+
+    def stacked(self, networks: Sequence[Transformer], leaves: Mapping[str, Tensor]) -> StackedPass:
+        """Return the pass of several networks of this structure at once; see `StackedPass`.
+
+        Raises what it raises.
+        """
+        return StackedPass(networks, leaves)
 
     def sublayer(
         self,

@@ -5,7 +5,10 @@
 // without sums across lanes, and any size of head will do. Blocks of 16 queries see the keys up to their last one
 // alone, so half of the products are never made.
 //
-// All arrays are float32. The same number of threads gives the same bits.
+// And the whole branch of several networks at once, its linear maps included.
+//
+// All arrays are float32. The same number of threads gives the same bits, and of several networks each the same
+// whatever the others and the number of threads.
 //
 // Shapes: b windows, t tokens, g heads of `size` numbers, d = g size.
 
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "elementary.h"
+#include "products.h"
 #include "share.h"
 #include "vectors.h"
 
@@ -324,6 +328,75 @@ void fints_attention_back(int64_t b, int64_t t, int g, int size, const float* qk
                           int64_t context, const float* first, const float* mix, const float* shares,
                           const float* dmixed, float* dqkv, float* dfirst, float* sums, int threads) {
     attention_back({b, t, g, size, qkv, table, context, first, mix}, shares, dmixed, dqkv, dfirst, sums, threads);
+}
+
+// Attention branches of several networks: qkv = W_in u + b_in, attention, y = W_out mixed + b_out. The parameters of
+// one lie `step` after those of the one before, the two of mix `mix_step`; all else is packed, gradients too. `shares`
+// may be null where there is no way back.
+void fints_attentions(int64_t members, int64_t b, int64_t t, int g, int size, int64_t step, const float* u,
+                      const float* w_in, const float* b_in, const float* w_out, const float* b_out, const float* table,
+                      int64_t context, const float* first, const float* mix, int64_t mix_step, float* qkv, float* mixed,
+                      float* shares, float* y, int threads) {
+    const int64_t d = int64_t(g) * size, rows = b * t;
+#pragma omp parallel for num_threads(std::min<int64_t>(threads, members)) schedule(static, 1)
+    for (int64_t k = 0; k < members; k++) {
+        float *own = qkv + k * rows * 3 * d, *to = mixed + k * rows * d;
+        const Attention a{b,       t,
+                          g,       size,
+                          own,     table ? table + k * step : nullptr,
+                          context, first ? first + k * rows * d : nullptr,
+                          first ? mix + k * mix_step : nullptr};
+        std::vector<float> map(3 * d * d);
+        transposed(3 * d, d, w_in + k * step, map.data());
+        multiply(rows, d, 3 * d, u + k * rows * d, map.data(), nullptr, own);
+        float* kept = shares ? shares + k * b * g * a.vectors() * LANES : nullptr;
+        attention(a, own, b_in + k * step, to, kept, 1);
+        transposed(d, d, w_out + k * step, map.data());
+        multiply(rows, d, d, to, map.data(), b_out + k * step, y + k * rows * d);
+    }
+}
+
+// du; the gradients of W_in, W_out and b_out; and in `sums`, a network after the other, those of b_in, table and mix.
+void fints_attentions_back(int64_t members, int64_t b, int64_t t, int g, int size, int64_t step, const float* u,
+                           const float* w_in, const float* w_out, const float* table, int64_t context,
+                           const float* first, const float* mix, int64_t mix_step, const float* qkv, const float* mixed,
+                           const float* shares, const float* dy, const float* dvalue, float* du, float* dw_in,
+                           float* dw_out, float* db_out, float* dfirst, float* sums, int threads) {
+    const int64_t d = int64_t(g) * size, rows = b * t;
+    const int64_t in_sums = 3 * d + (table ? g * context : 0) + (first ? 2 : 0);
+#pragma omp parallel for num_threads(std::min<int64_t>(threads, members)) schedule(static, 1)
+    for (int64_t k = 0; k < members; k++) {
+        const Attention a{b,       t,
+                          g,       size,
+                          qkv + k * rows * 3 * d, table ? table + k * step : nullptr,
+                          context, first ? first + k * rows * d : nullptr,
+                          first ? mix + k * mix_step : nullptr};
+        const float *gradient = dy + k * rows * d, *from = u + k * rows * d;
+        std::vector<float> dmixed(rows * d), dqkv(rows * 3 * d);
+        multiply(rows, d, d, gradient, w_out + k * step, nullptr, dmixed.data());
+        std::fill(sums + k * in_sums, sums + (k + 1) * in_sums, 0.0f);
+        attention_back(a, shares + k * b * g * a.vectors() * LANES, dmixed.data(), dqkv.data(),
+                       first ? dfirst + k * rows * d : nullptr, sums + k * in_sums, 1);
+        if (dvalue) {
+            // The own values went on to later attentions too.
+            const float* more = dvalue + k * rows * d;
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t c = 0; c < d; c++) {
+                    dqkv[row * 3 * d + 2 * d + c] += more[row * d + c];
+                    sums[k * in_sums + 2 * d + c] += more[row * d + c];
+                }
+        }
+        std::fill(dw_in + k * 3 * d * d, dw_in + (k + 1) * 3 * d * d, 0.0f);
+        std::fill(dw_out + k * d * d, dw_out + (k + 1) * d * d, 0.0f);
+        std::fill(db_out + k * d, db_out + (k + 1) * d, 0.0f);
+        for (int64_t row = 0; row < rows; row += ROWS) {
+            const int64_t count = std::min(ROWS, rows - row);
+            add_outer(count, d, d, gradient + row * d, mixed + (k * rows + row) * d, dw_out + k * d * d);
+            add_outer(count, 3 * d, d, dqkv.data() + row * 3 * d, from + row * d, dw_in + k * 3 * d * d);
+            add_rows(count, d, gradient + row * d, db_out + k * d);
+        }
+        multiply(rows, 3 * d, d, dqkv.data(), w_in + k * step, nullptr, du + k * rows * d);
+    }
 }
 
 }  // extern "C"

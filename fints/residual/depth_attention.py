@@ -241,13 +241,28 @@ class _WeightedSum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, *sources: Tensor) -> Tensor:
-        ctx.save_for_backward(weights, *sources)
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], weights: Tensor, *sources: Tensor
+    ) -> tuple[Tensor, int]:
+        # Members are one more axis of the tokens, for which the equation has room.
+        members = [
+            each.expand(info.batch_size, *each.shape) if at is None else each.movedim(at, 0)
+            for each, at in zip((weights, *sources), in_dims, strict=True)
+        ]
+        h: Tensor = _WeightedSum.apply(members[0].transpose(0, 1), *members[1:])
+        return h, 0
+
+    @staticmethod
+    def forward(weights: Tensor, *sources: Tensor) -> Tensor:
         columns = weights.unsqueeze(-1).unbind(0)
         h = columns[0] * sources[0]
         for column, source in zip(columns[1:], sources[1:], strict=True):
             h.addcmul_(column, source)
         return h
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:

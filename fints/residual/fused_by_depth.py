@@ -40,8 +40,16 @@ class FusedByDepth:
 
     def step(self, state: Any, layer: int, branch: Branch) -> Any:
         """Return the state after sublayer `layer`, or what the next part opens after a part's last one."""
+        return self.crossed(self.within(state, layer, branch), layer)
+
+    def within(self, state: Any, layer: int, branch: Branch) -> Any:
+        """Return the state of its own part after sublayer `layer`."""
         i, local = self._locate(layer)
-        after = self.forms[i].step(state, local, branch)
+        return self.forms[i].step(state, local, branch)
+
+    def crossed(self, after: Any, layer: int) -> Any:
+        """Return what the next part opens, if `layer` is the last of its part; else the state as it is."""
+        i, local = self._locate(layer)
         if i + 1 < len(self.forms) and layer + 1 == self.scheme.starts[i + 1]:
             h = self.scheme.boundary_norms[i](self._merged(i, after, local + 1))
             after = self.forms[i + 1].open(h)

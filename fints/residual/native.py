@@ -53,6 +53,9 @@ _DEPTH = [_LONG, _LONG, _POINTER, *[_INT] * 5, _FLOAT, _FLOAT, *[_POINTER] * 2, 
 _FRAC = [*_WRITE, *[_POINTER] * 10, _INT, _FLOAT, _FLOAT]
 _GATED = [_LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 2]
 _GATED += [_INT, _FLOAT, _FLOAT, *[_POINTER] * 2, _INT, _FLOAT]
+_MEMBERS = [*[_LONG] * 4, *[_POINTER] * 5]
+_ATTENTIONS = [_LONG, _LONG, _INT, _INT, _LONG, *[_POINTER] * 3]
+_SINGLES = [_LONG, _LONG, _LONG, *[_POINTER] * 4, _INT, _FLOAT]
 _SIGNATURES: dict[str, list[type]] = {
     "fints_given": [*_GIVEN, *[_POINTER] * 3],
     "fints_given_back": [*_GIVEN, *[_POINTER] * 8],
@@ -60,6 +63,27 @@ _SIGNATURES: dict[str, list[type]] = {
     "fints_dynamic_back": [*_DYNAMIC, *[_POINTER] * 11],
     "fints_gelu": [_LONG, *[_POINTER] * 3],
     "fints_gelu_back": [_LONG, *[_POINTER] * 4],
+    # Of several networks; the first argument is their number.
+    "fints_feed_forwards": [*_MEMBERS, _POINTER],
+    "fints_feed_forwards_back": [*_MEMBERS, *[_POINTER] * 6],
+    "fints_attentions": [
+        *_ATTENTIONS,
+        *[_POINTER] * 3,
+        _LONG,
+        *[_POINTER] * 2,
+        _LONG,
+        *[_POINTER] * 4,
+    ],
+    "fints_attentions_back": [
+        *_ATTENTIONS,
+        *[_POINTER] * 1,
+        _LONG,
+        *[_POINTER] * 2,
+        _LONG,
+        *[_POINTER] * 11,
+    ],
+    "fints_singles": [*_SINGLES, *[_POINTER] * 3],
+    "fints_singles_back": [*_SINGLES, *[_POINTER] * 5],
     "fints_attention": [*_ATTENTION, *[_POINTER] * 2],
     "fints_attention_back": [*_ATTENTION, *[_POINTER] * 5],
     "fints_depth": [*_DEPTH, _POINTER, *[_INT] * 3, *[_POINTER] * 5],

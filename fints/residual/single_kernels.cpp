@@ -99,4 +99,30 @@ void fints_single_back(int64_t t, int64_t d, const float* x, const float* y, con
                       dy, sums);
 }
 
+// The same of several networks, h = x + y: t tokens each; gain and bias of one lie `step` after those of the one before.
+void fints_singles(int64_t members, int64_t t, int64_t d, int64_t step, const float* x, const float* y,
+                   const float* gain, const float* bias, int centred, float eps, float* kept, float* h, float* u,
+                   int threads) {
+#pragma omp parallel for num_threads(std::min<int64_t>(threads, members)) schedule(static, 1)
+    for (int64_t k = 0; k < members; k++) {
+        const int64_t at = k * t * d;
+        const Norm norm{gain + k * step, bias ? bias + k * step : nullptr, centred, eps};
+        add_and_norm({t, d, x + at, y ? y + at : nullptr, nullptr, nullptr, 0, 1}, norm, kept + k * t * 2,
+                     y ? h + at : nullptr, u + at);
+    }
+}
+
+// In `sums` (members, 3 d + 16), zeros at first: the gradients of gain and bias, and what is not used.
+void fints_singles_back(int64_t members, int64_t t, int64_t d, int64_t step, const float* x, const float* y,
+                        const float* gain, const float* bias, int centred, float eps, const float* kept,
+                        const float* du, const float* more, float* dx, float* sums, int threads) {
+#pragma omp parallel for num_threads(std::min<int64_t>(threads, members)) schedule(static, 1)
+    for (int64_t k = 0; k < members; k++) {
+        const int64_t at = k * t * d;
+        const Norm norm{gain + k * step, bias ? bias + k * step : nullptr, centred, eps};
+        add_and_norm_back({t, d, x + at, y ? y + at : nullptr, nullptr, nullptr, 0, 1}, norm, kept + k * t * 2, du + at,
+                          more ? more + at : nullptr, dx + at, nullptr, sums + k * (3 * d + LANES));
+    }
+}
+
 }  // extern "C"

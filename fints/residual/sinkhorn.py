@@ -53,6 +53,18 @@ class _Sinkhorn(torch.autograd.Function):
     """
 
     @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, int | None], logits: Tensor, iterations: int
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        # Tokens of members are tokens.
+        at = in_dims[0]
+        assert at is not None
+        members = logits.movedim(at, -2)
+        mixed, log_sums = _Sinkhorn.apply(members.flatten(-2), iterations)
+        shape = members.shape[-2:]
+        return (mixed.unflatten(-1, shape), log_sums.unflatten(-1, shape)), (2, 2)
+
+    @staticmethod
     def forward(logits: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
         log_m, log_sums = logits, []
         for _ in range(iterations):

@@ -6,25 +6,30 @@ Needs torch alone.
 from __future__ import annotations
 
 from fints.training.batches import Batches, BatchOrder
+from fints.training.common import LayerProfiler
 from fints.training.device import free_bytes, resolve_device
 from fints.training.evaluate import evaluate
-from fints.training.loop import LayerProfiler, fit
+from fints.training.loop import fit
 from fints.training.losses import gaussian_nll, huber, make_loss, mse, student_t_nll
 from fints.training.optimizer import learning_rate, make_optimizer, parameter_groups
 from fints.training.predict import predict
 from fints.training.result import FitResult
 from fints.training.seeds import derive, one_thread, threads
 from fints.training.steering import Steering
+from fints.training.vectorised import Member, cannot_be_vectorised, fit_together
 
 __all__ = [
     "BatchOrder",
     "Batches",
     "FitResult",
     "LayerProfiler",
+    "Member",
     "Steering",
+    "cannot_be_vectorised",
     "derive",
     "evaluate",
     "fit",
+    "fit_together",
     "free_bytes",
     "gaussian_nll",
     "huber",

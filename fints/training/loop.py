@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,17 @@ from torch import Tensor, nn
 from fints.config import TrainingConfig
 from fints.training.batches import Batches, BatchOrder
 from fints.training.checkpoint import read_checkpoint, write_checkpoint
-from fints.training.device import (
-    free_bytes,
-    is_out_of_memory,
-    release,
-    resolve_device,
-    unless_memory_runs_out,
+from fints.training.common import (
+    STEPS_A_CHECK,
+    LayerProfiler,
+    calibrated,
+    copied,
+    ending,
+    profile_rows,
+    shortage,
+    too_large,
 )
+from fints.training.device import is_out_of_memory, release, resolve_device, unless_memory_runs_out
 from fints.training.evaluate import move
 from fints.training.identity import fit_identity
 from fints.training.losses import make_loss
@@ -35,39 +39,7 @@ from fints.training.seeds import derive, reseed
 from fints.training.steering import Steering
 from fints.training.surroundings import compiled, surroundings
 
-__all__ = ["LayerProfiler", "fit"]
-
-# Reading a number off an accelerator waits for all work queued on it, so steps are checked in
-# groups there; on the CPU every step is, before its weights move.
-STEPS_A_CHECK = {"cpu": 1, "cuda": 16, "mps": 16}
-# The attribute of a transformer that says whether it measures real data before its first step.
-CALIBRATES = "calibrates"
-# Volatility clusters by date, so the variances of one batch of 64 windows of a panel of prices differ by
-# 7 % between batches, those of 1,024 random ones by 2 %. Spread over all dates, these are within 1 %.
-CALIBRATION_WINDOWS = 2048
-LESS_MEMORY = "lower training.batch_size or model.width, or set training.activation_checkpointing."
-
-
-class Calibrating(Protocol):
-    """A model whose `calibrates` is true; `fints.model.Transformer` is one."""
-
-    def calibrate(self, inputs: Tensor) -> None:
-        """Set constants from real windows (B, T, F)."""
-        ...
-
-
-class LayerProfiler(Protocol):
-    """What the loop calls to measure the network; `fints.diagnostics.Profiler` is one."""
-
-    def __call__(self, model: nn.Module, step: int, update: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """Return one row of plain values a sublayer, after `step` steps.
-
-        `update` holds what the last optimiser step added to each parameter, by name; it is empty
-        at step 0. A fit begins with the call at step 0, of the model as it came, whether or not the
-        rows are kept and also when it is resumed. The same calls must give the same rows, or a
-        resumed fit would differ.
-        """
-        ...
+__all__ = ["fit"]
 
 
 def fit(
@@ -164,19 +136,13 @@ def fit(
     order = BatchOrder(len(train), config.batch_size, seed)
     progress = Progress()
     if estimated_bytes is not None:
-        free = free_bytes(device)
-        undrawn = any(parameter.is_meta for parameter in model.parameters())
-        if undrawn or (free is not None and estimated_bytes > free):
+        reason = too_large([model], estimated_bytes, device)
+        if reason is not None:
             model.eval()
-            left = "too little" if free is None else _gibibytes(free)
-            reason = (
-                f"the fit needs about {_gibibytes(estimated_bytes)} and {device} has {left} free; "
-                f"{LESS_MEMORY}"
-            )
             return progress.result("out_of_memory", reason, device)
 
     identity = fit_identity(model, train, validation, config, seed) if checkpoint is not None else ""
-    kept = _copy(model)
+    kept = copied(model)
     started = time.perf_counter()
     outcome: Outcome
     with surroundings(model, config, device):
@@ -206,7 +172,7 @@ def fit(
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            outcome, reason = "out_of_memory", _shortage(error, progress.step, device)
+            outcome, reason = "out_of_memory", shortage(error, progress.step, device)
         # Outside the handlers: an exception in flight keeps the frames, and their tensors, alive.
         model.zero_grad(set_to_none=True)
         if outcome == "out_of_memory":
@@ -269,17 +235,13 @@ def _train(
     def profiled(step: int, before: dict[str, Tensor] | None) -> list[dict[str, Any]]:
         """Return the rows of a profile, none if memory runs out in it; `before`: weights a step ago."""
         assert profiler is not None
-        measure = profiler
 
-        def measured() -> list[dict[str, Any]] | None:
+        def update() -> dict[str, Tensor] | None:
             if before is None:
                 return None
-            return measure(model, step, {name: named[name].detach() - old for name, old in before.items()})
+            return {name: named[name].detach() - old for name, old in before.items()}
 
-        rows = unless_memory_runs_out(measured, device)
-        if rows is None:
-            progress.unprofiled.append(step)
-        return rows or []
+        return profile_rows(profiler, model, step, update, progress, device)
 
     aside = time.perf_counter()
     content = None
@@ -287,12 +249,8 @@ def _train(
         content = read_checkpoint(checkpoint, identity)
     # Before the weights of a checkpoint are put in: a resumed fit measures the same beginning, and
     # calibrates for that alone; the constants that it trains with come from the checkpoint.
-    if getattr(model, CALIBRATES, False) and (content is None or profiler is not None):
-        chosen = min(len(train), CALIBRATION_WINDOWS)
-        inputs, _ = move(train.gather(torch.arange(chosen) * len(train) // chosen), device)
-        reseed(derive(seed, "calibration"), device)
-        cast(Calibrating, model).calibrate(inputs)
-        kept.update(_copy(model))
+    if (content is None or profiler is not None) and calibrated(model, train, seed, device):
+        kept.update(copied(model))
     rows = [] if profiler is None else profiled(0, {})
     if content is not None:
         unprofiled = progress.unprofiled
@@ -347,7 +305,7 @@ def _train(
             if on_row is not None:
                 on_row(dict(row))
             if progress.improves(row["validation_loss"]) or config.keep == "last":
-                kept.update(_copy(model))
+                kept.update(copied(model))
         if profiler is not None and (profile_due or stopped()):
             progress.profiles.extend(profiled(number, before))
             model.train()
@@ -358,33 +316,9 @@ def _train(
             content["progress"]["seconds"] += time.perf_counter() - started
             write_checkpoint(checkpoint, identity, content)
             progress.seconds_aside += time.perf_counter() - aside
-    if stopped() and progress.step < config.steps:
-        reason = (
-            f"no validation loss below that of step {progress.best_step} in {config.patience} evaluations, "
-            f"up to step {progress.step}"
-        )
-        return "stopped_early", reason + _without(progress.unprofiled)
-    return "finished", f"all {config.steps} steps taken" + _without(progress.unprofiled)
-
-
-def _copy(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+    early = stopped() and progress.step < config.steps
+    return "stopped_early" if early else "finished", ending(progress, config)
 
 
 def _clone(named: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in named.items()}
-
-
-def _without(steps: list[int]) -> str:
-    """Return the part of a reason that names the steps whose profile is missing."""
-    listed = ", ".join(str(step) for step in steps)
-    return f"; memory ran out in the profile of step {listed}" if steps else ""
-
-
-def _shortage(error: BaseException, step: int, device: torch.device) -> str:
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return f"memory ran out on {device} at step {step + 1} ({said}); {LESS_MEMORY}"
-
-
-def _gibibytes(number: int) -> str:
-    return f"{number / 2**30:.2f} GiB"

@@ -10,7 +10,7 @@ from torch import nn
 
 from fints.config import TrainingConfig
 
-__all__ = ["learning_rate", "make_optimizer", "parameter_groups"]
+__all__ = ["learning_rate", "make_optimizer", "optimizer_over", "parameter_groups"]
 
 # Modules whose `weight` is a linear map of their input; embeddings (tables) are not.
 LINEAR_MAPS = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -85,6 +85,11 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
     ]
     if not groups:
         raise ValueError("a fit needs a trainable parameter; got a model whose requires_grad is all off.")
+    return optimizer_over(groups, config)
+
+
+def optimizer_over(groups: list[dict[str, Any]], config: TrainingConfig) -> torch.optim.Optimizer:
+    """Return the optimiser that `config.optimizer` names over groups of "params" and "weight_decay"."""
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.betas[0], fused=True)
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)

@@ -255,13 +255,13 @@ MUTANTS = (
     Mutant(
         mistake="a fit never calibrates",
         file=LOOP,
-        old="    if getattr(model, CALIBRATES, False) and (content is None or profiler is not None):\n",
+        old="    if (content is None or profiler is not None) and calibrated(model, train, seed, device):\n",
         new="    if False:\n",
         test="tests/training/test_calibration.py::test_a_fit_measures_its_training_windows_before_the_first_step",
     ),
     Mutant(
         mistake="frozen constants are those of one batch",
-        file=LOOP,
+        file="fints/training/common.py",
         old="CALIBRATION_WINDOWS = 2048\n",
         new="CALIBRATION_WINDOWS = 64\n",
         test="tests/training/test_calibration.py"
@@ -272,14 +272,14 @@ MUTANTS = (
         file=LOOP,
         old="        restore(content, model, optimizer, progress, kept)\n",
         new="        restore(content, model, optimizer, progress, kept)\n"
-        "        cast(Calibrating, model).calibrate(move(train.gather(order(0)), device)[0])\n",
+        "        model.get_submodule('').calibrate(move(train.gather(order(0)), device)[0])\n",
         test="tests/training/test_calibration.py::test_a_resumed_fit_keeps_what_was_measured",
     ),
     Mutant(
         mistake="a fit that fails gives back a network without its constants",
         file=LOOP,
-        old="calibrate(inputs)\n        kept.update(_copy(model))\n",
-        new="calibrate(inputs)\n",
+        old="calibrated(model, train, seed, device):\n        kept.update(copied(model))\n",
+        new="calibrated(model, train, seed, device):\n        pass\n",
         test="tests/training/test_calibration.py"
         "::test_a_fit_that_fails_at_once_gives_back_the_network_it_started_from",
     ),
