@@ -10,6 +10,7 @@ used, 130 interrupted. What is refused is one line on stderr.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,19 +61,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = app(args=arguments, prog_name="fints", standalone_mode=False)
     except typer.TyperException as error:
-        line = " ".join(error.format_message().split())
-        if not isinstance(error, Refusal | Failure):
-            # A usage error knows the verb it stands at; typer's base class does not declare it.
-            context = getattr(error, "ctx", None)
-            verb = context.command_path if context is not None else "fints"
-            line = f"{line}{'' if line.endswith(('.', '?')) else '.'} Try: {verb} --help"
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {_one_line(error, arguments)}", file=sys.stderr)
         return error.exit_code
     except typer.Abort:
         # Ctrl-C at a question.
         print("\nerror: stopped; nothing was done.", file=sys.stderr)
         return 130
     return result if isinstance(result, int) else 0
+
+
+def _one_line(error: typer.TyperException, arguments: Sequence[str]) -> str:
+    """Return what an error says: what must hold, what was given, and for wrong use where to read on."""
+    line = " ".join(error.format_message().split())
+    if isinstance(error, Refusal | Failure):
+        return line
+    # Wrong use, of which typer's base class declares neither the verb nor the option.
+    if found := re.fullmatch(r"(No such option: .*) \(Possible options: (.*)\)", line):
+        line = f"{found[1]}. Did you mean {found[2]}?"
+    if found := re.fullmatch(r"Invalid value for '([^']*)': Input should be ([^,]*)(?:, unable .*)?", line):
+        names = [name.strip() for name in found[1].split("/")]
+        line = f"{names[-1]} must be {found[2]}{_given(names, arguments)}"
+    context = getattr(error, "ctx", None)
+    verb = context.command_path if context is not None else "fints"
+    return f"{line}{'' if line.endswith(('.', '?')) else '.'} Try: {verb} --help"
+
+
+def _given(names: Sequence[str], arguments: Sequence[str]) -> str:
+    """Return which value an option was given, where it can be seen."""
+    for place, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        if option in names and (equals or place + 1 < len(arguments)):
+            return f"; got {value if equals else arguments[place + 1]!r}"
+    return ""
 
 
 def _version(wanted: bool) -> None:

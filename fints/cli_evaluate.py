@@ -130,6 +130,8 @@ def _judge(
 
     if returns not in ("log", "simple"):
         raise ValueError(f"--returns must be log or simple; got {returns!r}.")
+    if not (math.isfinite(cost_bps) and cost_bps >= 0):
+        raise ValueError(f"--cost-bps must be a finite number of at least 0; got {cost_bps}.")
     if execution is not None and execution not in EXECUTIONS:
         raise ValueError(f"--execution must be one of {', '.join(EXECUTIONS)}; got {execution!r}.")
     table = forecast_table(_read(path), names=names, horizon=horizon)
@@ -199,6 +201,9 @@ def _read(path: Path) -> pl.DataFrame:
     except pl.exceptions.PolarsError as error:
         first = str(error).splitlines()[0]
         raise ValueError(f"{path.name} is empty or damaged, or not what its ending says: {first}.") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(f"{path.name} must be a file that can be read, and cannot: {reason}.") from error
     raise ValueError(f"{path.name}: a table is .parquet, .csv or .arrow; got {kind or 'no ending'!r}.")
 
 

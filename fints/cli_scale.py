@@ -51,6 +51,17 @@ study = typer.Typer(
 )
 
 
+def _there(storage: str) -> str:
+    """Return the address of a storage, which must be there if it is a file: looking makes none."""
+    file = Path(storage.removeprefix("sqlite:///").partition("?")[0])
+    if storage.startswith("sqlite:///") and not file.is_file():
+        raise Refusal(
+            f"--storage {storage} must be a database that a study was enqueued in, and there is no such "
+            "file: python studies/NAME.py run --storage makes it."
+        )
+    return storage
+
+
 def worker(
     storage: Storage,
     name: Name = None,
@@ -82,7 +93,7 @@ def worker(
         # A server may be away for the moment; what is no server is refused at once.
         if tracking_uri and not tracking_uri.startswith(("http://", "https://")):
             check_tracker(Path(), tracking_uri)
-        store = open_shared(storage, wait=RESTART_S)
+        store = open_shared(_there(storage), wait=RESTART_S)
         place = scratch or Path(tempfile.mkdtemp(prefix="fints-worker-"))
         try:
             found = find_study(store, name)
@@ -129,7 +140,7 @@ def status(storage: Storage, name: Name = None, as_json: AsJson = False) -> None
     from fints.study.status import study_status
 
     with refusing(), failing():
-        store = open_shared(storage)
+        store = open_shared(_there(storage))
         try:
             names = [find_study(store, name)] if name else store.studies()
             found = [study_status(store, each) for each in names]
@@ -168,7 +179,7 @@ def report(
     from fints.study.shared_open import open_shared
 
     with refusing(), failing():
-        store = open_shared(storage)
+        store = open_shared(_there(storage))
         try:
             found = find_study(store, name)
         finally:
@@ -216,8 +227,6 @@ def server(
     from fints.data import home
     from fints.study.server import serve
 
-    if host != "127.0.0.1":
-        print(f"listening on {host}: anybody who reaches it may read and write the runs.")
     with refusing():
         code = serve(folder or home() / "server", store=store, host=host, port=port)
     if code not in (0, 130, 143):

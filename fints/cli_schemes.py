@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fints.terminal import AsJson, Refusal, examples, print_fields, print_json, print_wrapped, refusing
+from fints.words import byte_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,10 +87,15 @@ def schemes_show(
     ] = None,
     option: Options = None,
     depth: Annotated[int, typer.Option(min=1, max=200, help="Blocks of a fresh network.")] = 12,
-    width: Annotated[int, typer.Option(min=1, help="Width of a fresh network.")] = WIDTH,
+    width: Annotated[int, typer.Option(min=1, max=16384, help="Width of a fresh network.")] = WIDTH,
     random: Annotated[
         int | None,
-        typer.Option(metavar="SEED", help="Move the scheme's parameters at random, as training would."),
+        typer.Option(
+            metavar="SEED",
+            min=0,
+            max=2**63 - 1,
+            help="Move the scheme's parameters at random, as training would.",
+        ),
     ] = None,
     model: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="A saved forecaster to show, in place of a name.")
@@ -297,12 +303,20 @@ def _fresh(
     name: str, options: dict[str, Any], *, depth: int, width: int, seed: int | None
 ) -> tuple[Transformer, Tensor, dict[str, Any]]:
     """Build a network of one scheme, and a batch for it."""
+    import psutil
     import torch
 
     from fints.config import ModelConfig
     from fints.model import build
     from fints.residual import options_of
 
+    # Twice: what is drawn, and what it is drawn from.
+    need, room = 2 * 4 * 12 * width**2 * depth, psutil.virtual_memory().available
+    if need > room:
+        raise ValueError(
+            f"--depth {depth} and --width {width} make a network of about {byte_text(need)}, and "
+            f"{byte_text(room)} of memory are free: draw a smaller one."
+        )
     heads = next(heads for heads in (4, 2, 1) if width % heads == 0)
     config = ModelConfig(
         residual=name,

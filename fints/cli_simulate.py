@@ -16,6 +16,7 @@ from fints.terminal import (
     print_wrapped,
     refusing,
 )
+from fints.words import byte_text
 
 __all__ = ["EXAMPLES", "simulate"]
 
@@ -25,6 +26,8 @@ EXAMPLES = examples(
     "fints data simulate --as null --on sp500-20",
 )
 
+# Measured: memory that drawing takes for each asset and day, in bytes.
+BYTES_A_CELL = 400
 # The dials that a panel signed at random has too.
 OF_BOTH = {"r2", "signal", "depth_demand", "signal_scale", "seed"}
 
@@ -95,9 +98,12 @@ def simulate(
     }
     from fints.data import card, load, oracle_by_volatility, semi_synthetic, store_simulation
     from fints.data import simulate as draw
-    from fints.data.catalog import is_dataset
+    from fints.data.catalog import is_bundled, is_dataset
 
     with refusing():
+        if is_bundled(name):
+            raise Refusal(f"{name!r} is a bundled dataset; choose another name.")
+        _refuse_huge(num_assets, num_days)
         licence = ""
         if on is None:
             made = draw(**given)
@@ -153,3 +159,16 @@ def simulate(
     if features := made.panel.feature_columns:
         listed = ", ".join(f'"{feature}"' for feature in features)
         print_wrapped(f"In a study: --data {name} --set 'data.features=[{listed}]'")
+
+
+def _refuse_huge(num_assets: int | None, num_days: int | None) -> None:
+    """Refuse what this machine could only begin to draw."""
+    import psutil
+
+    cells = (num_assets or 20) * (num_days or 1500)
+    room = psutil.virtual_memory().available
+    if cells * BYTES_A_CELL > room:
+        raise Refusal(
+            f"--num-assets times --num-days must fit into memory: {cells:,} prices take about "
+            f"{byte_text(cells * BYTES_A_CELL)}, and {byte_text(room)} are free."
+        )

@@ -82,6 +82,8 @@ def refusing() -> Iterator[None]:
         raise Refusal(f"{error.strerror}: {error.filename}" if named else str(error)) from error
     except ValueError as error:
         raise Refusal(str(error)) from error
+    except MemoryError as error:
+        raise Refusal(f"it does not fit into the memory of this machine: {error}.") from error
 
 
 def confirmed(question: str, yes: bool) -> bool:

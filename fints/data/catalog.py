@@ -22,6 +22,7 @@ __all__ = [
     "card",
     "datasets",
     "home",
+    "is_bundled",
     "is_dataset",
     "load",
     "planted_signal",
@@ -110,6 +111,11 @@ def datasets() -> list[Card]:
 def is_dataset(name: str) -> bool:
     """Tell whether a dataset, bundled or the user's, has this name."""
     return name in _folders()
+
+
+def is_bundled(name: str) -> bool:
+    """Tell whether a dataset of this name comes with fints."""
+    return name in _bundled()
 
 
 def card(name: str) -> Card:

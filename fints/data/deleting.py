@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from fints.data.catalog import home, is_dataset
+from fints.data.catalog import home, is_bundled
 
 __all__ = ["DELETED", "delete_dataset", "folder_bytes", "own_dataset", "remove_folder"]
 
@@ -30,7 +30,7 @@ def own_dataset(name: str) -> Path:
     folders = {} if not place.is_dir() else {path.name: path for path in place.iterdir() if path.is_dir()}
     own = {one: path for one, path in sorted(folders.items()) if not one.startswith(".")}
     if name not in own:
-        if is_dataset(name):
+        if is_bundled(name):
             raise ValueError(
                 f"{name!r} comes with fints and stays: only datasets of your own can be deleted."
             )

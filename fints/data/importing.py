@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fints.data.catalog import Card, is_dataset, store
+from fints.data.catalog import Card, is_bundled, is_dataset, store
 from fints.data.check import Report, report_of
 from fints.data.readers import Repairs
 from fints.data.sources import NO_REPAIRS, open_file
@@ -56,10 +56,12 @@ def import_file(
             "a dataset's name is up to 100 letters, digits, '.', '-' and '_', the first a letter or digit; "
             f"got {name!r}."
         )
+    if is_bundled(name):
+        raise ValueError(f"{name!r} is a bundled dataset; choose another name.")
     if is_dataset(name) and not replace:
         raise ValueError(
-            f"there is a dataset {name!r} already; choose another name, or say that it is to be replaced "
-            "(replace)."
+            f"there is a dataset {name!r} already; choose another name, or give replace (--replace) to put "
+            "this in its place."
         )
     reading = open_file(
         path, layout=layout, price=price, block=block, sheet=sheet, returns=returns, repairs=repairs

@@ -19,7 +19,7 @@ from fints.interventions.representation import Decorrelation, DecorrelationPlace
 from fints.interventions.skip import SkippedSublayers
 from fints.model import Transformer
 
-__all__ = ["INTERVENTIONS", "intervene"]
+__all__ = ["INTERVENTIONS", "intervene", "named_changes"]
 
 # In the order in which they are applied: diseases belong to the network, reliefs come on top.
 INTERVENTIONS: dict[str, type[Intervention]] = {
@@ -64,16 +64,23 @@ def intervene(network: Transformer, named: Mapping[str, Any], *, seed: int) -> A
     ValueError
         If a name, an option or a value cannot be used.
     """
+    changes = [change for change in named_changes(named, seed=seed) if change.dose > 0]
+    return Applied(changes, network) if changes else None
+
+
+def named_changes(named: Mapping[str, Any], *, seed: int) -> list[Intervention]:
+    """Return the interventions of a configuration in the order in which they are applied.
+
+    Parameters, and what is refused, as `intervene`.
+    """
     for name in named:
         if name not in INTERVENTIONS:
             near = difflib.get_close_matches(str(name), INTERVENTIONS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"unknown intervention {name!r}.{hint} Known: {', '.join(INTERVENTIONS)}.")
-    made = [
+    return [
         _made(name, kind, named[name], seed=seed) for name, kind in INTERVENTIONS.items() if name in named
     ]
-    changes = [change for change in made if change.dose > 0]
-    return Applied(changes, network) if changes else None
 
 
 def _made(name: str, kind: type[Intervention], options: Any, *, seed: int) -> Intervention:

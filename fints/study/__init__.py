@@ -10,9 +10,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fints.study.declared import refuse_in_one_line
+
 if TYPE_CHECKING:
     from fints.study.cli import main
     from fints.study.design import Contrast, Preset, Study, Tuning
+    from fints.study.matching import Matching
     from fints.study.panel_cells import Days
     from fints.study.panel_cli import main as panel_main
     from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Contrast",
     "Days",
+    "Matching",
     "PanelPreset",
     "PanelStudy",
     "PanelTuning",
@@ -33,6 +37,7 @@ __all__ = [
 _HOME = {
     "Contrast": "fints.study.design",
     "Days": "fints.study.panel_cells",
+    "Matching": "fints.study.matching",
     "PanelPreset": "fints.study.panel_design",
     "PanelStudy": "fints.study.panel_design",
     "PanelTuning": "fints.study.panel_design",
@@ -43,6 +48,9 @@ _HOME = {
     "panel_main": "fints.study.panel_cli",
 }
 _ALIASES = {"panel_main": "main"}
+
+
+refuse_in_one_line()
 
 
 def __getattr__(name: str) -> Any:

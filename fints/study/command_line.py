@@ -7,6 +7,7 @@ import ast
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,13 +15,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fints.study.store import StudyFolder
+
 __all__ = [
     "OneLineParser",
     "answer",
     "changes_of",
+    "check_folder",
     "docstring_of",
     "fail",
     "make_console",
+    "text_of",
     "usable_cores",
     "workers_of",
 ]
@@ -71,6 +76,36 @@ def changes_of(entries: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             changes[name] = text
     return changes
+
+
+def check_folder(folder: StudyFolder) -> None:
+    """Make the folder of the results, before anything is fitted.
+
+    Raises
+    ------
+    ValueError
+        If a database cannot stand at its path, or nothing can be written there.
+    """
+    from fints.study.embedded import check_path
+
+    check_path(folder.path)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder.root), tempfile.TemporaryFile(dir=folder.path):
+            pass
+    except OSError as error:
+        place = "" if str(error.filename) == str(folder.path) else f": {error.filename}"
+        raise ValueError(
+            f"{folder.path} must be a folder that results can be written to, and cannot be "
+            f"({error.strerror}{place}): choose another one with --root or FINTS_HOME."
+        ) from error
+
+
+def text_of(text: str) -> str:
+    """Return the text of an option, which must not be empty."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty: leave the option out")
+    return text
 
 
 def docstring_of(path: Path) -> str:

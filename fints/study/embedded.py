@@ -37,6 +37,10 @@ def embedded(path: Path, create: Callable[[str], None]) -> str:
     from filelock import FileLock
 
     check_path(path)
+    if path.exists():
+        # It appeared whole, so nothing needs to be locked; and beside what is no database nothing is written.
+        check_database(path)
+        return f"sqlite:///{path}?timeout=60"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f"{path.name}.lock")):
         if not path.exists():

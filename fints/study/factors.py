@@ -6,13 +6,22 @@ import dataclasses
 import difflib
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Factors", "check_factors", "chosen_levels", "crossed", "design_points", "nearest", "resized"]
+__all__ = [
+    "Factors",
+    "check_changes",
+    "check_factors",
+    "chosen_levels",
+    "crossed",
+    "design_points",
+    "nearest",
+    "resized",
+]
 
 # Factor to level to the dotted fields that the level changes.
 Factors = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -36,6 +45,28 @@ def check_factors(factors: Factors) -> None:
                 raise ValueError(
                     f"{name!r} cannot name a factor or level; use letters, digits, '_', '.' and '+'."
                 )
+
+
+def check_changes(changes: Iterable[str], factors: Factors, space: Iterable[str]) -> None:
+    """Refuse to change a field of the base experiment that the arms, or their tuning, vary.
+
+    Raises
+    ------
+    ValueError
+        If one of `changes`, dotted fields, is set by a level of `factors` or is in the tuning `space`.
+    """
+    owners = {
+        dotted: f"factor {factor!r}"
+        for factor, levels in factors.items()
+        for own in levels.values()
+        for dotted in own
+    }
+    owners |= dict.fromkeys(space, "the tuning space")
+    for dotted in changes:
+        for owned, owner in owners.items():
+            if f"{dotted}.".startswith(f"{owned}."):
+                what = "it" if dotted == owned else owned
+                raise ValueError(f"{dotted} cannot be set: {what} is varied by {owner} of this study.")
 
 
 def chosen_levels(factors: Factors, wanted: Mapping[str, Sequence[str]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fints.study.command_line import OneLineParser, usable_cores, workers_of
+from fints.study.command_line import OneLineParser, text_of, usable_cores, workers_of
 from fints.study.commands import shown
 from fints.study.launch import LAUNCHERS
 
@@ -73,7 +73,9 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
     )
     for verb in (plan, run, report):
         _add_size(verb, sizes, default)
-        verb.add_argument("--data", metavar="NAME", help="dataset name, or path of a CSV or parquet panel")
+        verb.add_argument(
+            "--data", type=text_of, metavar="NAME", help="dataset name, or path of a CSV or parquet panel"
+        )
         _add_set(verb, "model.width=64")
         _add_root(verb)
     for verb in (plan, run):
@@ -90,6 +92,7 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
     for verb in (run, report):
         verb.add_argument(
             "--storage",
+            type=text_of,
             metavar="URL",
             default=os.environ.get("FINTS_STORAGE") or None,
             help="database that many machines share, postgresql+psycopg://... (FINTS_STORAGE)",
@@ -119,6 +122,7 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--tracking-uri",
+        type=text_of,
         metavar="URI",
         default=os.environ.get("MLFLOW_TRACKING_URI") or None,
         help="MLflow server or store (MLFLOW_TRACKING_URI, else SQLite under the root)",
@@ -236,7 +240,10 @@ def _add_set(verb: argparse.ArgumentParser, example: str) -> None:
 
 def _add_root(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
-        "--root", metavar="DIR", help="where results live (FINTS_HOME, else the user's data folder)"
+        "--root",
+        type=text_of,
+        metavar="DIR",
+        help="where results live (FINTS_HOME, else the user's data folder)",
     )
 
 

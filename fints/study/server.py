@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from fints.study.embedded import embedded
+from fints.study.stores import check_address
 
 __all__ = ["command", "serve"]
 
@@ -44,7 +45,7 @@ def serve(folder: Path, *, store: str | None, host: str, port: int) -> int:
     Raises
     ------
     ValueError
-        If the port is taken or the folder cannot be used.
+        If the port is taken, or the folder or the database cannot be used.
     """
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -52,8 +53,13 @@ def serve(folder: Path, *, store: str | None, host: str, port: int) -> int:
             probe.bind((host, port))
         except OSError as error:
             raise ValueError(
-                f"port {port} of {host} cannot be used ({error.strerror}): choose another with --port."
+                f"port {port} of {host} cannot be used ({error.strerror}): choose another with --port, "
+                "or another address of this machine with --host."
             ) from error
+    if store is not None:
+        check_address(store, "--store")
+    if host != "127.0.0.1":
+        print(f"listening on {host}: anybody who reaches it may read and write the runs.", flush=True)
     folder = folder.expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if store is None:

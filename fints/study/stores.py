@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import textwrap
 from pathlib import Path
 
 from fints.study.addresses import one_line, without_secrets
 from fints.study.embedded import check_database
 
-__all__ = ["NO_PATIENCE", "check_tracker", "quiet"]
+__all__ = ["NO_PATIENCE", "check_address", "check_tracker", "quiet"]
 
+SERVERS = ("http", "https")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 NO_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
@@ -35,21 +37,26 @@ def check_tracker(root: Path, uri: str | None) -> None:
         if path.exists():
             check_database(path)
         return
+    scheme = _scheme(uri)
+    if "://" in uri and scheme not in (*SERVERS, *DATABASES, "file"):
+        raise ValueError(
+            f"--tracking-uri must begin with http://, https:// or the name of a database "
+            f"({', '.join(DATABASES)}); got {without_secrets(uri)}."
+        )
     quiet()
     before = {name: os.environ.get(name) for name in NO_PATIENCE}
     os.environ.update(NO_PATIENCE)
     try:
         from mlflow import MlflowClient
 
-        if "://" in uri and uri.partition(":")[0].partition("+")[0] in DATABASES:
+        if "://" in uri and scheme in DATABASES:
             # MLflow itself would try for half an hour.
-            _check_address(uri)
+            _connect(uri)
         MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
     except Exception as error:  # of MLflow, its drivers and the network, which share no base
-        line = one_line(error, uri)
         raise ValueError(
             f"--tracking-uri {without_secrets(uri)} must be an MLflow server or store that answers, and does "
-            f"not ({line}): start it, or leave the option out to track under the root."
+            f"not ({_cause(error, uri)}): start it, or leave the option out to track under the root."
         ) from error
     finally:
         for name, value in before.items():
@@ -57,7 +64,40 @@ def check_tracker(root: Path, uri: str | None) -> None:
             os.environ |= {} if value is None else {name: value}
 
 
-def _check_address(uri: str) -> None:
+def check_address(uri: str, option: str) -> None:
+    """Refuse what is no address of a database that answers.
+
+    Raises
+    ------
+    ValueError
+        In the words of `option`, without secrets.
+    """
+    shown = without_secrets(uri)
+    if "://" not in uri or _scheme(uri) not in DATABASES:
+        raise ValueError(
+            f"{option} must be the address of a database, such as postgresql+psycopg://user@host/name; "
+            f"got {shown!r}."
+        )
+    try:
+        _connect(uri)
+    except Exception as error:  # of SQLAlchemy and its drivers, which share no base
+        raise ValueError(
+            f"{option} {shown} must be a database that answers, and does not: {_cause(error, uri)}."
+        ) from error
+
+
+def _cause(error: BaseException, uri: str) -> str:
+    """Return what lies at the bottom of an error, which libraries wrap into half a page."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return textwrap.shorten(one_line(error, uri), 150, placeholder=" ...")
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition(":")[0].partition("+")[0]
+
+
+def _connect(uri: str) -> None:
     import sqlalchemy
 
     engine = sqlalchemy.create_engine(uri)

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from fints.data import simulate
-from fints.study import cli
+from fints.study import cli, command_line
 from fints.study.analysis import analyse
 from fints.study.commands import resume_command, run_command, shown
 from fints.study.options import study_parser
@@ -197,7 +197,7 @@ def test_a_root_that_is_read_only_is_one_line(
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
     # A superuser may write to a read-only folder, so a mode would prove nothing.
-    monkeypatch.setattr(cli.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(command_line.tempfile, "TemporaryFile", refuse)
     told = refused("run", "--preset", "smoke", "--data", str(prices), "--root", str(tmp_path))
     assert "Permission denied" in told
 

@@ -59,6 +59,11 @@ def open_reading(path: Path, asking: Asking) -> Reading:
         If the file cannot be read as a table of dates, assets and numbers: with file, place, value and
         remedy.
     """
+    for option in ("price", "block", "sheet", "returns"):
+        if getattr(asking, option) == "":
+            raise ValueError(f"{option} must not be empty: leave it out, or name one.")
+    if asking.returns not in (None, "simple", "log"):
+        raise ValueError(f"returns must be simple or log; got {asking.returns!r}.")
     if asking.layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {asking.layout!r}.")
     if path.is_dir():
@@ -80,6 +85,10 @@ def _read(source: Text | Table, asking: Asking) -> Reading:
             return _whole(source.path, read_french(source, asking), asking)
         if named in ("auto", "yfinance") and recognises_yfinance(source):
             return _whole(source.path, read_yfinance(source, asking), asking)
+        if asking.sheet is not None:
+            raise ValueError(
+                f"{source.path}: has one table and is no workbook, so there is no sheet {asking.sheet!r}."
+            )
         source = one_header(source)
     elif asking.layout == "french":
         raise ValueError(
