@@ -1,7 +1,7 @@
 r"""How a simulated panel shows its features: on what scale, which real inputs take from volatility.
 
 .. math:: x_{i,t} = \rho_{i,t}\, a_{i,t}, \qquad \rho_{i,t} \in
-    \Bigl\{1,\ \frac{v_{i,t}}{\bar v},\ \frac{v_{i,t}}{\hat v_{i,t}}\Bigr\}
+    \Bigl\{1,\ v_{i,t},\ \frac{v_{i,t}}{\hat v_{i,t}}\Bigr\}
 
 under "constant", "proportional" and "ewma", with a the feature as it was drawn, v the noise's volatility of
 t + 1, which is known at t, :math:`\bar v` its unconditional value, and
@@ -41,7 +41,7 @@ def scale_of_features(kind: str, volatility: Array, returns: Array, *, usual: fl
     if kind == "constant":
         return np.ones_like(volatility)
     if kind == "proportional":
-        return volatility / usual
+        return volatility
     return volatility / known_volatility(returns, usual=usual)
 
 

@@ -26,7 +26,7 @@ def test_proportional_features_are_those_drawn_times_the_volatility_that_is_show
     relative = np.exp(of(scaled, "log_volatility"))
     assert relative.std() > 0.1
     for name in ("a", "b"):
-        np.testing.assert_allclose(of(scaled, name), of(plain, name) * relative, rtol=1e-12)
+        np.testing.assert_allclose(of(scaled, name), of(plain, name) * 0.02 * relative, rtol=1e-12)
     volatility = scaled.volatility["volatility"].to_numpy().reshape(200, 3)
     np.testing.assert_allclose(relative, volatility / 0.02, rtol=1e-12)
     # What is planted does not depend on what is shown.
@@ -45,7 +45,7 @@ def test_the_moving_average_is_that_of_the_returns_anyone_has_seen() -> None:
             variance = 0.94 * variance + 0.06 * returns[t - 1, asset] ** 2
             known[t, asset] = variance
     for name in ("a", "b"):
-        expected = of(plain, name) * 0.02 / np.sqrt(known)
+        expected = of(plain, name) / np.sqrt(known)
         np.testing.assert_allclose(of(scaled, name), expected, rtol=1e-9)
 
 
