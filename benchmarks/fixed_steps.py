@@ -7,11 +7,11 @@ from typing import Any
 
 from fints.config import Experiment, override
 
-__all__ = ["fixed_steps"]
+__all__ = ["fixed_steps", "moments"]
 
 
 def fixed_steps(steps: int, fields: Mapping[str, Any]) -> Experiment:
-    """Return an experiment on both features of a simulated panel, watched at its start and eight times.
+    """Return an experiment on both features of a simulated panel, watched in its warm-up and after.
 
     Parameters
     ----------
@@ -27,10 +27,16 @@ def fixed_steps(steps: int, fields: Mapping[str, Any]) -> Experiment:
             "data.target": "log_return",
             "training.steps": steps,
             "training.evaluate_every": steps,
-            "training.profile_every": max(1, steps // 8),
+            "training.profile_at": moments(steps),
             "training.final_learning_rate_share": 0.1,
             "training.keep": "last",
             "training.device": "cpu",
             **fields,
         },
     )
+
+
+def moments(steps: int) -> list[int]:
+    """Return when a fit is watched: five times in its first sixteenth, the warm-up, and every eighth."""
+    early = [steps * part // 80 for part in range(1, 6)]
+    return sorted({max(1, step) for step in early} | {steps * part // 8 for part in range(1, 9)})

@@ -136,11 +136,13 @@ class ModelConfig:
 class TrainingConfig:
     """One training: AdamW, linear warm-up, cosine decay, clipping by global norm.
 
-    `steps`, `warmup_steps`, `evaluate_every` and `profile_every` count optimiser steps;
-    `patience` counts evaluations without a better validation loss (0: never stop early);
-    `profile_every` 0 profiles only after the last step. `optimizer` is "adamw" or "sgd", whose momentum
-    is the first of `betas`. `interventions` holds the options of each intervention by its name in
-    `fints.interventions.INTERVENTIONS`, such as ``{"gradient_equaliser": {"dose": 1.0}}``.
+    `steps`, `warmup_steps`, `evaluate_every` and `profile_every` count optimiser steps; `patience` counts
+    evaluations without a better validation loss (0: never stop early); `profile_every` 0 profiles only
+    after the last step; the steps of `profile_at` are profiled besides. `optimizer` is "adamw" or "sgd",
+    whose momentum is the first of `betas`. `interventions` holds the options of each intervention by its
+    name in `fints.interventions.INTERVENTIONS`, such as ``{"gradient_equaliser": {"dose": 1.0}}``. A
+    study makes up to `vectorise` fits of an arm at once, as one network with stacked parameters, where
+    that can be done.
     """
 
     loss: str = "mse"
@@ -164,6 +166,8 @@ class TrainingConfig:
     threads: int = 1
     optimizer: str = field(default="adamw", metadata=ADDED_LATER)
     interventions: dict[str, Any] = field(default_factory=dict, metadata=ADDED_LATER)
+    vectorise: int = field(default=1, metadata=ADDED_LATER)
+    profile_at: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         _at_least(
@@ -176,6 +180,13 @@ class TrainingConfig:
             patience=0,
             profile_every=0,
             threads=1,
+            vectorise=1,
+        )
+        _require(
+            all(1 <= step <= self.steps for step in self.profile_at),
+            "training.profile_at",
+            self.profile_at,
+            f"choose steps from 1 to training.steps = {self.steps}",
         )
         _require(
             self.warmup_steps < self.steps,
@@ -200,6 +211,10 @@ class TrainingConfig:
         _one_of("training.keep", self.keep, ("best", "last"))
         _one_of("training.precision", self.precision, ("float32", "bfloat16"))
         _one_of("training.optimizer", self.optimizer, ("adamw", "sgd"))
+
+    def profiled(self, number: int) -> bool:
+        """Tell whether the network is profiled after `number` steps; after the last it always is."""
+        return (self.profile_every > 0 and number % self.profile_every == 0) or number in self.profile_at
 
 
 @dataclass(frozen=True, kw_only=True)

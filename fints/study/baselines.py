@@ -133,6 +133,7 @@ def forecast_baseline(
                 compile=False,
                 activation_checkpointing=False,
                 profile_every=0,
+                profile_at=(),
             ),
             seed=seed,
         )

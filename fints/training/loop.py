@@ -92,9 +92,9 @@ def fit(
         Called with a copy of each row of the history as it is made. After a resume, rows made
         since the last checkpoint come a second time, equal to the first.
     profiler
-        Called before the first step and after the last; with `profile_every` > 0 also at that
-        cadence, and the rows of the first call are kept. Where memory runs out in a profile there
-        are no rows of it, the reason says so, and the fit goes on.
+        Called before the first step and after the last; with `profile_every` > 0 also at that cadence, after
+        the steps of `profile_at` too, and with either the rows of the first call are kept. Where
+        memory runs out in a profile there are no rows of it, the reason says so, and the fit goes on.
     estimated_bytes
         What the fit will need; if the device has less free, the fit ends before it starts. It
         does too if the model is on the meta device, undrawn because it was found too large.
@@ -256,7 +256,7 @@ def _train(
         unprofiled = progress.unprofiled
         restore(content, model, optimizer, progress, kept)
         progress.unprofiled = sorted({*unprofiled, *progress.unprofiled})
-    elif config.profile_every > 0:
+    elif config.profile_every > 0 or config.profile_at:
         progress.profiles.extend(rows)
     progress.seconds_aside += time.perf_counter() - aside
     model.train()
@@ -264,7 +264,7 @@ def _train(
         step, number = progress.step, progress.step + 1
         last = number == config.steps
         evaluation_due = last or number % config.evaluate_every == 0
-        profile_due = last or (config.profile_every > 0 and number % config.profile_every == 0)
+        profile_due = last or config.profiled(number)
         checkpoint_due = checkpoint is not None and (last or number % checkpoint_every == 0)
 
         inputs, targets = move(train.gather(order(step)), device)

@@ -132,7 +132,7 @@ class Group:
             number = step + 1
             last = number == config.steps
             evaluation_due = last or number % config.evaluate_every == 0
-            profile_due = last or (config.profile_every > 0 and number % config.profile_every == 0)
+            profile_due = last or config.profiled(number)
             self._gradients(step)
             if len(self.pending) >= steps_a_check or evaluation_due or profile_due:
                 self._check(step)
@@ -174,7 +174,7 @@ class Group:
                 state.kept.update(copied(model))
             if state.member.profiler is not None:
                 rows = self._rows(state, 0, {})
-                if self.config.profile_every > 0:
+                if self.config.profile_every > 0 or self.config.profile_at:
                     state.progress.profiles.extend(rows)
             model.train()
             self._charge([state], aside=True)

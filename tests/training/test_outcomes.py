@@ -189,6 +189,25 @@ def test_memory_that_runs_out_in_a_profile_costs_its_rows_and_not_the_fit(
     assert _equal(short, calm.state_dict())
 
 
+@pytest.mark.parametrize(
+    ("every", "at", "steps"),
+    [(0, (1, 5), (0, 1, 5, 24)), (10, (5, 20), (0, 5, 10, 20, 24)), (0, (), (24,)), (0, (24,), (0, 24))],
+)
+def test_a_fit_is_profiled_at_its_cadence_and_at_the_steps_asked_for(
+    network, windows, schedule, every, at, steps
+):
+    config = schedule(profile_every=every, profile_at=at)
+    profiler = lambda model, number, update: [{"step": number}]  # noqa: E731
+    result = fit(network(), windows(20), None, config, seed=3, profiler=profiler)
+    assert result.profiles == [{"step": number} for number in steps]
+
+
+def test_a_step_that_is_never_taken_cannot_be_profiled(schedule):
+    for step in (0, 25):
+        with pytest.raises(ValueError, match=r"profile_at = \(.*choose steps from 1 to training.steps = 24"):
+            schedule(profile_at=(step,))
+
+
 def test_any_other_error_of_a_profile_is_not_swallowed(network, windows, schedule):
     def profiler(model, number, update):
         raise RuntimeError("no such sublayer")
