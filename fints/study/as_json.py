@@ -80,7 +80,7 @@ def panel_plan_told(
                 "arm": arm.name,
                 "levels": dict(arm.levels),
                 "parameters": parameters(arm.experiment),
-                "fit_seconds": plan.tuning_fits(arm)[0].seconds,
+                "fit_seconds": plan.final_fits(arm, plan.study.tuning.points()[0])[0].seconds,
             }
             for arm in plan.arms
         ],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["PANEL_SOURCES", "Days", "PanelFit"]
+__all__ = ["ASKED", "PANEL_SOURCES", "Days", "PanelFit", "check_asked"]
 
 # What such a fit runs through, for `fints.study.fingerprint.sources_hash`.
 PANEL_SOURCES = (
@@ -18,7 +19,12 @@ PANEL_SOURCES = (
     "interventions",
     "study/panel_cells.py",
     "study/panel_fits.py",
+    "study/panel_measures.py",
+    "study/panel_planted.py",
 )
+
+# What a final fit may be asked; `fints.study.panel_measures` says what each is.
+ASKED = ("blocks", "volatility", "scales", "scaled_features")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +47,8 @@ class PanelFit:
 
     `design` names what is fitted, `key` that with the code (`sources`) and the release of torch.
     `simulation` is what `fints.data.simulate` is called with. A fit of role "tuning" is told its validation
-    loss alone; `watched` says whether a final one stores mediators, profiles and probes.
+    loss alone; `watched` says whether a final one stores mediators, profiles and probes, `asked` what else it
+    is asked (`fints.study.panel_measures`).
     """
 
     key: str
@@ -56,6 +63,7 @@ class PanelFit:
     days: dict[str, int]
     sources: str = ""
     watched: bool = False
+    asked: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,3 +74,22 @@ class PanelFit:
         """Say which fit this is in a few words."""
         point = ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in self.point.items())
         return f"{self.arm} {self.role} panel {self.panel}" + (f", {point}" if self.role == "tuning" else "")
+
+
+def check_asked(asked: Mapping[str, Any], features: Sequence[str]) -> None:
+    """Refuse what cannot be asked of a fit on these features.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, or features are to be scaled that the network does not see.
+    """
+    for name in asked:
+        if name not in ASKED:
+            raise ValueError(f"asked = {name!r} is unknown. Choose of {', '.join(ASKED)}.")
+    unseen = [name for name in asked.get("scaled_features", ()) if name not in features]
+    if unseen or ("scales" in asked and not asked.get("scaled_features")):
+        raise ValueError(
+            f"scaled_features must name features of the experiment ({', '.join(features)}); got "
+            f"{list(asked.get('scaled_features', ()))}."
+        )

@@ -204,18 +204,20 @@ def _plan_lines(
     kept, left = standing
     sizes: dict[str, int] = {}
     for arm in plan.arms:
-        seconds = plan.tuning_fits(arm)[0].seconds
+        seconds = plan.final_fits(arm, study.tuning.points()[0])[0].seconds
         shape = str(arm.experiment.model)
         sizes[shape] = sizes[shape] if shape in sizes else parameters(arm.experiment)
         lines.append(f"{arm.name:{width}} {sizes[shape]:>10,} {duration(seconds):>10}")
     number, panels = len(study.tuning.points()), len(study.tuning.panels)
     arms = counted(len(plan.arms), "arm")
+    tuned = f"{arms} x {counted(number, 'point')} x {counted(panels, 'panel')} = "
+    tuned += f"{counted(fits['tuning'], 'fit')}, by validation loss"
+    seeds = f" x {counted(study.seeds, 'seed')}" if study.seeds > 1 else ""
     return [
         *lines,
         "",
-        f"tuning   {arms} x {counted(number, 'point')} x {counted(panels, 'panel')} = "
-        f"{counted(fits['tuning'], 'fit')}, by validation loss",
-        f"final    {arms} x {counted(len(study.panels), 'panel')} = {counted(fits['final'], 'fit')}",
+        f"tuning   {tuned if panels else 'none'}",
+        f"final    {arms} x {counted(len(study.panels), 'panel')}{seeds} = {counted(fits['final'], 'fit')}",
         f"in all   {counted(sum(fits.values()), 'fit')}; there already: {kept}",
         f"time     about {duration(left / workers)} with {counted(workers, 'worker')} (a rough estimate)",
         f"commit   {commit or 'none: not a git checkout'}",

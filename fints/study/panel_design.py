@@ -21,7 +21,7 @@ from fints.study.factors import (
     nearest,
     resized,
 )
-from fints.study.panel_cells import Days
+from fints.study.panel_cells import Days, check_asked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,12 +34,18 @@ __all__ = ["ANSWERS", "SIMULATION", "Answer", "PanelArm", "PanelPreset", "PanelS
 # What a dotted field of a level begins with if it is of the panel and not of the experiment.
 SIMULATION = "simulation."
 # Where a kind of answer is made: its module, which is loaded when needed, its function and that of its power.
-ANSWERS = {"causes": ("fints.study.cause_report", "answer_causes", "power_of_causes")}
+ANSWERS = {
+    "causes": ("fints.study.cause_report", "answer_causes", "power_of_causes"),
+    "stability": ("fints.study.stability_report", "answer_stability", "power_of_stability"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PanelTuning:
-    """The design points that every arm tries on panels of their own, judged by validation loss alone."""
+    """The design points that every arm tries on panels of their own, judged by validation loss alone.
+
+    Without panels nothing is tuned, and the space has one point: the base experiment's, if it is empty.
+    """
 
     space: Mapping[str, Sequence[Any]]
     panels: tuple[int, ...]
@@ -51,11 +57,17 @@ class PanelTuning:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelPreset:
-    """One size of a study; what is not given is as the study says. `claim` is as in `Preset`."""
+    """One size of a study; what is not given is as the study says. `claim` is as in `Preset`.
+
+    `grids` are combinations of levels: those within one of them are the arms. A factor that a grid does not
+    name has all its levels there.
+    """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    grids: tuple[Mapping[str, tuple[str, ...]], ...] = ()
     panels: tuple[int, ...] | None = None
+    seeds: int = 1
     tuning: PanelTuning | None = None
     days: Days | None = None
     simulation: Mapping[str, Any] = field(default_factory=dict)
@@ -111,6 +123,12 @@ class PanelStudy:
         Name in `ANSWERS` of what makes a report of the fits, and of what its plan says of power.
     settings : mapping
         Numbers of the rule that answers, such as the smallest effect of interest; JSON-able.
+    watched : bool
+        Whether final fits store mediators, profiles and probes.
+    asked : mapping
+        What else final fits are asked (`fints.study.panel_measures`); JSON-able.
+    grids, seeds : set by `sized`
+        As of the preset: which combinations of levels are arms, and fits of an arm on one panel.
 
     Raises
     ------
@@ -128,6 +146,10 @@ class PanelStudy:
     presets: Mapping[str, PanelPreset]
     answer: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    watched: bool = True
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    grids: tuple[Mapping[str, tuple[str, ...]], ...] = ()
+    seeds: int = 1
     # As `fints.study.design.Study` has them: what a run must find committed.
     baselines: tuple[str, ...] = ()
 
@@ -152,21 +174,35 @@ class PanelStudy:
         if preset not in self.presets:
             raise ValueError(f"unknown preset {preset!r}. {nearest(preset, self.presets)}")
         size = self.presets[preset]
+        factors, tuning = chosen_levels(self.factors, size.levels), size.tuning or self.tuning
+        grids = tuple(chosen_levels(factors, grid) for grid in size.grids)
+        if grids:
+            factors = {
+                factor: {
+                    level: own for level, own in levels.items() if any(level in g[factor] for g in grids)
+                }
+                for factor, levels in factors.items()
+            }
         values = {
             "base": override(self.base, {**size.changes, **(changes or {})}),
             "simulation": {**self.simulation, **size.simulation},
             "days": size.days or self.days,
-            "factors": chosen_levels(self.factors, size.levels),
-            "tuning": size.tuning or self.tuning,
+            "factors": factors,
+            "tuning": tuning,
             "panels": size.panels or self.panels,
+            "grids": grids,
+            "seeds": size.seeds,
             "presets": {preset: size},
         }
         return resized(self, values)
 
     def arms(self) -> list[PanelArm]:
-        """Return every combination of levels, in the order of their declaration."""
+        """Return every combination of levels, those of the grids if any, in the order of declaration."""
         arms = []
         for name, levels, changes in crossed(self.factors):
+            grids = self.grids
+            if grids and not any(all(levels[factor] in own for factor, own in g.items()) for g in grids):
+                continue
             own = {n.removeprefix(SIMULATION): v for n, v in changes.items() if n.startswith(SIMULATION)}
             plain = {n: v for n, v in changes.items() if not n.startswith(SIMULATION)}
             arms.append(
@@ -197,7 +233,15 @@ class PanelStudy:
             raise ValueError(f"panels {sorted(shared)} are tuning panels too; judged ones must be fresh.")
         if len(set(self.panels)) < len(self.panels) or not self.panels:
             raise ValueError(f"panels must be distinct, one or more; got {self.panels}.")
+        if self.seeds < 1:
+            raise ValueError(f"seeds must be at least 1; got {self.seeds}.")
+        if not self.tuning.panels and len(self.tuning.points()) > 1:
+            raise ValueError(
+                "several design points need tuning panels to choose by; give some, or one point."
+            )
         arms = self.arms()
+        for arm in arms:
+            check_asked(self.asked, arm.experiment.data.features)
         for point in self.tuning.points():
             override(arms[0].experiment, point)
         seen: dict[str, str] = {}

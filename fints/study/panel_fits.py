@@ -35,6 +35,8 @@ from fints.diagnostics.watch import Watch
 from fints.interventions import intervene
 from fints.model import Transformer, build
 from fints.study.panel_cells import Days, PanelFit
+from fints.study.panel_measures import further_measures
+from fints.study.panel_planted import planted
 from fints.study.store import finish_folder, write_json
 from fints.training import derive, fit, predict
 
@@ -86,24 +88,19 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
     Raises
     ------
     ValueError
-        If the target is not the next day's log return, whose expectation is what was planted.
+        If the target is not over one day, whose expectation is what was planted.
     MemoryError
         If there was too little memory.
     """
     experiment = Experiment.from_dict(cell.experiment)
     data, training = experiment.data, experiment.training
-    if (data.target, data.horizon) != ("log_return", 1):
-        raise ValueError(
-            "a fit against the oracle needs data.target = 'log_return' and data.horizon = 1; got "
-            f"{data.target!r} and {data.horizon}."
-        )
+    if data.horizon != 1:
+        raise ValueError(f"a fit against the oracle needs data.horizon = 1; got {data.horizon}.")
     days = Days(**cell.days)
     made = _simulated(json.dumps({"num_days": days.total, **cell.simulation, "seed": cell.panel}))
     spans = _spans(made.panel.dates.to_list(), days)
     learning = prepare(made.panel, data, train=spans["train"], validation=spans["validation"])
-    clean = torch.from_numpy(
-        made.signal["signal"].to_numpy().reshape(days.total, -1).T.copy() / learning.target_std
-    ).flatten()
+    clean = torch.from_numpy(planted(made, data.target).T.copy() / learning.target_std).flatten()
     parts = {
         name: learning.windows.select(*span, labelled=True, every_token=name == "train" and every)
         for every in (experiment.model.forecast_from == "every_token",)
@@ -143,6 +140,18 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
     }
     if cell.role != "tuning":
         found |= _judged(model, parts, clean, result, failed=failed)
+        test = _Chosen.of(parts["test"])
+        volatility = made.volatility["volatility"].to_numpy().reshape(days.total, -1).T.copy()
+        found |= further_measures(
+            cell.asked,
+            model,
+            test,
+            features=data.features,
+            forecast=test.forecasts(model, failed=failed),
+            signal=test.said(clean),
+            volatility=test.said(torch.from_numpy(volatility).flatten()),
+            failed=failed,
+        )
     rows = [row for row in result.profiles if not failed] if cell.watched else []
     if cell.watched and not failed:
         rows += _probes(model, parts, clean)
@@ -182,8 +191,7 @@ def _judged(
 
 def _judge(model: Transformer, part: _Chosen, clean: Tensor, *, failed: bool) -> dict[str, Any]:
     """Return forecasts of the last day of each window, their loss, and what that is above the oracle's."""
-    y = part.outcomes()
-    p = torch.zeros_like(y) if failed else predict(model, part)["mean"][:, 0].double()
+    y, p = part.outcomes(), part.forecasts(model, failed=failed)
     loss = float((p - y).square().mean())
     oracle = float((part.said(clean) - y).square().mean())
     return {"forecast": p, "loss": loss, "excess": loss - oracle}
@@ -217,6 +225,12 @@ class _Chosen:
 
     def gather(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         return self._windows.gather(self._positions[positions])
+
+    def forecasts(self, model: Transformer, *, failed: bool) -> Tensor:
+        """Return what a fit forecasts for each window's last day (N,); a failed one nothing."""
+        if failed:
+            return torch.zeros(len(self), dtype=torch.float64)
+        return predict(model, self)["mean"][:, 0].double()
 
     def outcomes(self) -> Tensor:
         """Return the target of each window's last day (N,)."""

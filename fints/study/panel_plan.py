@@ -27,6 +27,8 @@ INTERVENTION_FACTORS = {
 }
 # Watching a fit and probing it, in training steps of the same network.
 WATCH_STEPS = 60
+# Between the seeds of one panel; panels have smaller numbers.
+SEED_STEP = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +55,19 @@ class PanelPlan:
 
     def final_fits(self, arm: PanelArm, point: Mapping[str, Any]) -> list[PanelFit]:
         """Return one arm at its chosen design point on every judged panel, in order."""
-        return self._fits(arm, "final", self.study.panels, point)
+        return self._fits(arm, "final", self.study.panels, point, seeds=self.study.seeds)
 
     def choose(self, arm: PanelArm, losses: Mapping[str, float]) -> dict[str, Any]:
-        """Return the design point with the lowest mean validation loss; of equals the first declared."""
+        """Return the design point with the lowest mean validation loss; of equals the first declared.
+
+        Where nothing was tuned it is the first.
+        """
         totals: dict[str, tuple[float, dict[str, Any]]] = {}
         for cell in self.tuning_fits(arm):
             name = fingerprint(cell.point)
             totals[name] = (totals.get(name, (0.0, {}))[0] + losses[cell.key], cell.point)
+        if not totals:
+            return self.study.tuning.points()[0]
         return min(totals.values(), key=lambda entry: entry[0])[1]
 
     def num_fits(self) -> dict[str, int]:
@@ -68,7 +75,7 @@ class PanelPlan:
         tuning = self.study.tuning
         return {
             "tuning": len(self.arms) * len(tuning.points()) * len(tuning.panels),
-            "final": len(self.arms) * len(self.study.panels),
+            "final": len(self.arms) * len(self.study.panels) * self.study.seeds,
         }
 
     def seconds(self) -> float:
@@ -94,6 +101,8 @@ class PanelPlan:
             "days": asdict(study.days),
             "factors": {factor: list(levels) for factor, levels in study.factors.items()},
             "panels": list(study.panels),
+            "seeds": study.seeds,
+            "asked": dict(study.asked),
             "tuning": {
                 "space": {name: list(values) for name, values in study.tuning.space.items()},
                 "panels": list(study.tuning.panels),
@@ -105,31 +114,35 @@ class PanelPlan:
         }
 
     def _fits(
-        self, arm: PanelArm, role: str, panels: Sequence[int], point: Mapping[str, Any]
+        self, arm: PanelArm, role: str, panels: Sequence[int], point: Mapping[str, Any], *, seeds: int = 1
     ) -> list[PanelFit]:
         experiment = override(arm.experiment, point)
         days = asdict(self.study.days)
-        watched = role == "final"
+        watched = role == "final" and self.study.watched
+        asked = dict(self.study.asked) if role == "final" else {}
         tree, seconds = experiment.to_dict(), _seconds(experiment, watched=watched)
-        design = fingerprint(tree, role, arm.simulation, days, watched)
+        # Parts that came later are left out where they say nothing, as fields of an experiment are.
+        design = fingerprint(tree, role, arm.simulation, days, watched, *([asked] if asked else []))
         device = device_type(experiment.training.device)
         return [
             PanelFit(
-                key=fingerprint(design, panel, self.sources, device, torch_version()),
-                design=fingerprint(design, panel),
+                key=fingerprint(design, *own, self.sources, device, torch_version()),
+                design=fingerprint(design, *own),
                 arm=arm.name,
                 role=role,
                 panel=panel,
-                seed=panel,
+                seed=own[-1],
                 point=dict(point),
                 experiment=tree,
                 simulation=dict(arm.simulation),
                 days=days,
                 sources=self.sources,
                 watched=watched,
+                asked=asked,
                 seconds=seconds,
             )
             for panel in panels
+            for own in [(panel,), *((panel, panel + further * SEED_STEP) for further in range(1, seeds))]
         ]
 
 

@@ -123,11 +123,11 @@ def _design(plan: PanelPlan) -> list[Block]:
     study, days = plan.study, plan.study.days
     training, model = study.base.training, study.base.model
     dials = ", ".join(f"{name} {value}" for name, value in study.simulation.items())
-    fits = plan.num_fits()
+    fits, tuned = plan.num_fits(), study.tuning.panels
     items = [
         f"Panels: `fints.data.simulate` with {dials}; {days.train} days to learn from, {days.validation} to "
         f"choose by, {days.test} to be judged on. Panels {_numbers(study.panels)} are judged, "
-        f"{_numbers(study.tuning.panels)} only tuned on.",
+        + (f"{_numbers(study.tuning.panels)} only tuned on." if tuned else "none is only tuned on."),
         *(f"Factor {name}: {', '.join(levels)}." for name, levels in study.factors.items()),
         f"{counted(len(plan.arms), 'arm')}; {counted(fits['tuning'], 'tuning fit')} and "
         f"{counted(fits['final'], 'final fit')}. On one panel all arms have the same branch weights, batch "
@@ -142,6 +142,9 @@ def _design(plan: PanelPlan) -> list[Block]:
 
 
 def _tried(plan: PanelPlan, found: Fits) -> list[Block]:
+    if not plan.study.tuning.panels:
+        text = f"All {counted(len(plan.arms), 'arm')} of the plan, on every panel; nothing was chosen before."
+        return [Text(text=text)]
     names = [name.rsplit(".", 1)[-1] for name in plan.study.tuning.space]
     rows = []
     points = plan.study.tuning.points()

@@ -173,6 +173,6 @@ def test_a_tuning_fit_says_nothing_of_the_test_days() -> None:
     assert rows == []
 
 
-def test_a_target_whose_expectation_was_not_planted_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"needs data\.target = 'log_return'"):
-        train_on_panel(cell(data__target="cross_sectional"))
+def test_a_target_over_more_than_a_day_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"needs data\.horizon = 1; got 5"):
+        train_on_panel(cell(data__horizon=5))
