@@ -74,6 +74,7 @@ def worker(
     data: Annotated[
         str | None, typer.Option(help="Where the dataset is here, if not where the study says.")
     ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines, draw no grid of the fits.")] = False,
 ) -> None:
     """Take fits of a study until none is left, from any machine."""
     import shutil
@@ -82,6 +83,7 @@ def worker(
 
     from rich.console import Console
 
+    from fints.study.grid import grid_of_study
     from fints.study.planned import Planned
     from fints.study.progress import Report
     from fints.study.remote_report import find_study
@@ -100,7 +102,10 @@ def worker(
             console = Console() if Console().is_terminal else Console(width=80)
             console.print(f"working on {found}", highlight=False, markup=False)
             planned = Planned(store.study(found)["spec"])
-            with Report(console, total=planned.total, work=planned.seconds, workers=workers) as report:
+            grid = None if plain else grid_of_study(planned)
+            with Report(
+                console, total=planned.total, work=planned.seconds, workers=workers, grid=grid
+            ) as report:
                 outcome = work(
                     store,
                     found,

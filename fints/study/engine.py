@@ -136,6 +136,7 @@ class Engine:
                 return
             if claim.cell.role != "baseline":
                 self._recorder.start(claim.cell)
+                self._report.started(claim.cell)
             self._pool.send(slot, claim.cell, claim)
 
     def _handle(self, slot: int, event: dict[str, Any]) -> None:

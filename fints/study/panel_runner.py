@@ -76,6 +76,7 @@ def _serve(pool: Pool, work: _Work, outcome: PanelOutcome, report: Report) -> No
             if work.waiting:
                 cell = work.next()
                 pool.send(slot, cell, cell)
+                report.started(cell)
         found = pool.next_event()
         if found is None:
             continue

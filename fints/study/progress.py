@@ -1,19 +1,24 @@
-"""What a person sees while a study runs: a bar on a terminal, else one line a finished trial."""
+"""What a person sees while a study runs: a picture on a terminal, else one line a finished trial."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.live import Live
 
 from fints.study.cells import FINISHED
+from fints.study.dashboard import LAST, Dashboard, Standing
 from fints.study.estimates import duration
+from fints.study.grid import Grid, Mark
 
 __all__ = ["Job", "Report"]
+
+REFRESHES_A_SECOND = 4
 
 
 class Job(Protocol):
@@ -29,9 +34,25 @@ class Report:
     """Tells finished, failed and remaining fits on `console`.
 
     The remaining time is the estimated work left over the speed seen so far in this run.
+
+    Parameters
+    ----------
+    console : Console
+        Where to.
+    total : int
+        Number of fits.
+    work : float
+        Seconds that they are expected to take on one worker.
+    workers : int
+        Fits at a time.
+    grid : Grid, optional
+        Draws a picture of all fits where `console` is a terminal that can move its cursor; without one, and
+        elsewhere, lines are printed.
     """
 
-    def __init__(self, console: Console, *, total: int, work: float, workers: int) -> None:
+    def __init__(
+        self, console: Console, *, total: int, work: float, workers: int, grid: Grid | None = None
+    ) -> None:
         self._console = console
         self._total = total
         self._work_left = work
@@ -39,66 +60,97 @@ class Report:
         self._workers = workers
         self._started = time.monotonic()
         self._done = 0
-        self._bar: Progress | None = None
-        self._task: Any = None
+        self._here = 0
+        self._last: list[str] = []
+        self._grid = grid
+        self._live: Live | None = None
+        # The picture is drawn on a thread of its own.
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Report:
-        """Show the bar where there is a terminal."""
-        if self._console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[left]}"),
+        """Draw the picture where there is a terminal."""
+        terminal = self._console.is_terminal and not self._console.is_dumb_terminal
+        if self._grid is not None and terminal and self._console.file.isatty():
+            self._live = Live(
                 console=self._console,
+                refresh_per_second=REFRESHES_A_SECOND,
+                vertical_overflow="crop",
+                get_renderable=self._picture,
             )
-            self._bar.start()
-            self._task = self._bar.add_task("fits", total=self._total, left=self._remaining())
+            self._live.start(refresh=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bar away."""
-        if self._bar is not None:
-            self._bar.stop()
+        """Leave the last picture as it is, and the terminal as it was."""
+        if self._grid is not None:
+            with self._lock:
+                self._grid.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a line above the bar."""
+        """Print a line, above the picture."""
         self._console.print(text, highlight=False, markup=False)
 
+    def started(self, cell: Job) -> None:
+        """Tell a fit that a worker here has begun."""
+        self._mark(cell, Mark.RUNNING)
+
     def kept(self, cell: Job) -> None:
-        """Count a fit that was finished before this run."""
-        self._done += 1
-        self._work_left -= cell.seconds
-        self._advance()
+        """Count a fit that was finished before this run, or elsewhere."""
+        with self._lock:
+            self._done += 1
+            self._work_left -= cell.seconds
+        self._mark(cell, Mark.KEPT)
 
     def finished(self, cell: Job, result: Mapping[str, Any], seconds: float) -> None:
         """Count and tell a fit that this run finished."""
-        self._done += 1
-        self._work_left -= cell.seconds
-        self._work_done += cell.seconds
-        self._advance()
         loss = result["validation_loss"]
+        well = result["outcome"] in FINISHED
         told = f"validation loss {loss:.5f}" if loss is not None else "no validation loss"
-        if result["outcome"] not in FINISHED:
+        if not well:
             told = f"{result['outcome']}: {result['reason']}"
-        left = "" if self._bar is not None else f", {self._remaining()}"
-        self.say(f"[{self._done}/{self._total}] {cell}")
-        self.say(f"        {told}, {seconds:.1f} s{left}")
+        with self._lock:
+            self._done += 1
+            self._here += 1
+            self._work_left -= cell.seconds
+            self._work_done += cell.seconds
+            short = f"{loss:.5f}" if well and loss is not None else result["outcome"]
+            self._last = [*self._last, f"{short:>9} {seconds:6.1f} s  {cell}"][-LAST:]
+        self._mark(cell, Mark.DONE if well else Mark.DIVERGED)
+        if self._live is None:
+            self.say(f"[{self._done}/{self._total}] {cell}")
+            self.say(f"        {told}, {seconds:.1f} s, about {duration(self._seconds_left())} left")
 
     def failed(self, cell: Job, error: str, *, again: bool) -> None:
         """Tell a fit that failed."""
+        self._mark(cell, Mark.WAITING if again else Mark.FAILED)
         self.say(f"failed: {cell}: {error}" + ("; it will be tried again" if again else ""))
 
-    def _advance(self) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, left=self._remaining())
+    def _mark(self, cell: Job, mark: Mark) -> None:
+        if self._grid is not None:
+            with self._lock:
+                self._grid.put(cell, mark)
 
-    def _remaining(self) -> str:
+    def _picture(self) -> Dashboard:
+        assert self._grid is not None
+        with self._lock:
+            elapsed = time.monotonic() - self._started
+            standing = Standing(
+                done=self._done,
+                total=self._total,
+                elapsed=elapsed,
+                seconds_left=self._seconds_left(),
+                an_hour=3600 * self._here / elapsed if self._here else None,
+                workers=self._workers,
+                last=tuple(self._last),
+            )
+        return Dashboard(self._grid, standing)
+
+    def _seconds_left(self) -> float:
         left = max(self._work_left, 0.0)
         if self._work_done > 0:
-            left *= (time.monotonic() - self._started) / self._work_done
-        else:
-            left /= self._workers
-        return f"about {duration(left)} left"
+            return left * (time.monotonic() - self._started) / self._work_done
+        return left / self._workers
