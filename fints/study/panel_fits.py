@@ -139,15 +139,15 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
         "timing": {"training_seconds": result.seconds, "seconds_a_step": result.seconds_a_step},
     }
     if cell.role != "tuning":
-        found |= _judged(model, parts, clean, result, failed=failed)
+        judged, forecast = _judged(model, parts, clean, result, failed=failed)
         test = _Chosen.of(parts["test"])
         volatility = made.volatility["volatility"].to_numpy().reshape(days.total, -1).T.copy()
-        found |= further_measures(
+        found |= judged | further_measures(
             cell.asked,
             model,
             test,
             features=data.features,
-            forecast=test.forecasts(model, failed=failed),
+            forecast=forecast,
             signal=test.said(clean),
             volatility=test.said(torch.from_numpy(volatility).flatten()),
             failed=failed,
@@ -160,8 +160,8 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
 
 def _judged(
     model: Transformer, parts: dict[str, WindowSet], clean: Tensor, result: FitResult, *, failed: bool
-) -> dict[str, Any]:
-    """Return what a final fit is judged by."""
+) -> tuple[dict[str, Any], Tensor]:
+    """Return what a final fit is judged by, and its forecasts of the test."""
     test, validation = _Chosen.of(parts["test"]), _Chosen.of(parts["validation"])
     train = _Chosen.of(parts["train"], TRAIN_WINDOWS)
     judged = {
@@ -174,7 +174,7 @@ def _judged(
     _, scalar = calibrated_share(judged["validation"]["forecast"], validation.outcomes())
     excess = float((p - s).square().mean())
     calibrated = float((scalar * p - s).square().mean())
-    return {
+    numbers = {
         "signal_size": size,
         "train_excess": judged["train"]["excess"],
         "test_excess": excess,
@@ -187,6 +187,7 @@ def _judged(
         else None,
         "spikes_per_thousand": spikes_per_thousand(result.losses),
     }
+    return numbers, p
 
 
 def _judge(model: Transformer, part: _Chosen, clean: Tensor, *, failed: bool) -> dict[str, Any]:
