@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -17,18 +16,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from fints.config import Experiment, override
 from fints.data import Panel, StandardScaler, WindowSet
-from fints.data.decisions import Day, as_date, show
-from fints.data.learning import prepare
-from fints.diagnostics import Profiler
-from fints.forecasting import FittedNetwork, check_panel, scaled_windows, tables
+from fints.data.decisions import Day, as_date
+from fints.fitting import Material, Start, material, start
+from fints.forecasting import FittedNetwork, scaled_windows, tables
 from fints.interventions import intervene
-from fints.model import Transformer, build, convert, estimate_memory
+from fints.model import Transformer, build, convert
 from fints.saved import read_folder, write_folder
-from fints.training import FitResult, derive, fit, free_bytes, resolve_device
+from fints.training import FitResult, derive, fit, fit_together, resolve_device
 
-__all__ = ["Forecaster", "load", "predict_all"]
-
-_PROBE_WINDOWS = 64
+__all__ = ["Forecaster", "fit_all", "load", "predict_all"]
 
 
 class Forecaster(BaseEstimator):
@@ -167,73 +163,23 @@ class Forecaster(BaseEstimator):
         ValueError
             If the panel is too short, a feature is unknown, or the dates of `train` and `validation` overlap.
         """
-        check_panel(panel)
         experiment = self.resolve()
-        data = experiment.data
-        learning = prepare(panel, data, train=train, validation=validation)
-        windows, train_range, validation_range = learning.windows, learning.train, learning.validation
-        training_set = windows.select(
-            *train_range, labelled=True, every_token=experiment.model.forecast_from == "every_token"
+        begun = start(
+            experiment, material(panel, experiment, train=train, validation=validation), seed=self.seed
         )
-        if len(training_set) == 0:
-            raise ValueError(
-                f"no window of {data.context} days with an outcome ends in the training dates "
-                f"{show(train_range)}; give a longer panel or a smaller data.context."
-            )
-        validation_set = (
-            None if validation_range is None else windows.select(*validation_range, labelled=True)
-        )
-        if validation_set is not None and len(validation_set) == 0:
-            raise ValueError(
-                f"no window with an outcome ends in the validation dates {show(validation_range)}; "
-                f"give more dates, or validation=0 to train without."
-            )
-
-        device = resolve_device(experiment.training.device)
-        needed = estimate_memory(
-            experiment.model,
-            num_features=len(data.features),
-            context=data.context,
-            batch_size=experiment.training.batch_size,
-            activation_checkpointing=experiment.training.activation_checkpointing,
-            precision=experiment.training.precision,
-        )
-        free = free_bytes(device)
-        # A network that cannot fit is not drawn either: on the meta device it has shapes and no numbers.
-        drawn = free is None or needed <= free
-        with nullcontext() if drawn else torch.device("meta"):
-            model = build(
-                experiment.model,
-                num_features=len(data.features),
-                context=data.context,
-                seed=derive(self.seed, "model"),
-            )
-        steering = intervene(
-            model, experiment.training.interventions, seed=derive(self.seed, "interventions")
-        )
-        # No more than a batch: what a step has memory for, its profile has too.
-        most = min(_PROBE_WINDOWS, experiment.training.batch_size)
-        probe = training_set.gather(_probe_positions(len(training_set), most, self.seed))
         result = fit(
-            model,
-            training_set,
-            validation_set,
+            begun.model,
+            begun.material.training,
+            begun.material.validation,
             experiment.training,
             seed=derive(self.seed, "training"),
             checkpoint=None if checkpoint is None else Path(checkpoint),
             on_row=on_row,
-            profiler=Profiler(*probe, experiment.training),
-            estimated_bytes=needed,
-            steering=steering,
+            profiler=begun.profiler,
+            estimated_bytes=begun.estimated_bytes,
+            steering=begun.steering,
         )
-
-        self.experiment_ = experiment
-        self.model_ = model
-        self.scaler_ = learning.scaler
-        self.target_std_ = learning.target_std
-        self.result_: FitResult | None = result
-        self.parameter_count_ = sum(p.numel() for p in model.parameters())
-        self.model_as_of_: date = learning.as_of
+        self._take(begun, result)
         return self
 
     def predict(self, panel: Panel, *, start: Day | None = None, end: Day | None = None) -> pl.DataFrame:
@@ -323,6 +269,17 @@ class Forecaster(BaseEstimator):
         }
         return write_folder(Path(path), spec, model.state_dict())
 
+    def _take(self, begun: Start, result: FitResult) -> None:
+        """Hold what a fit has come to."""
+        learning = begun.material.learning
+        self.experiment_ = begun.experiment
+        self.model_ = begun.model
+        self.scaler_ = learning.scaler
+        self.target_std_ = learning.target_std
+        self.result_: FitResult | None = result
+        self.parameter_count_ = sum(p.numel() for p in begun.model.parameters())
+        self.model_as_of_: date = learning.as_of
+
     def _network(self) -> Transformer:
         check_is_fitted(self)
         model: Transformer = self.model_
@@ -349,6 +306,36 @@ def predict_all(
     Raises what `Forecaster.predict` raises.
     """
     return tables([one._fitted() for one in forecasters], panel, as_date(start), as_date(end))
+
+
+def fit_all(
+    forecasters: Sequence[Forecaster],
+    panels: Sequence[Panel],
+    *,
+    train: Sequence[tuple[Day | None, Day | None]],
+    validation: Sequence[tuple[Day, Day]],
+) -> None:
+    """Fit several forecasters at once; each is then as `Forecaster.fit` leaves it, to rounding.
+
+    Windows are made once for those with the same panel, dates and features. See
+    `fints.training.fit_together` for what the experiments may differ in.
+
+    Raises
+    ------
+    ValueError
+        As `Forecaster.fit`, or if they cannot be fitted together.
+    """
+    made: dict[tuple[object, ...], Material] = {}
+    starts = []
+    for one, panel, first, second in zip(forecasters, panels, train, validation, strict=True):
+        experiment = one.resolve()
+        seen = (id(panel), str(experiment.data), experiment.model.forecast_from, first, second)
+        if seen not in made:
+            made[seen] = material(panel, experiment, train=first, validation=second)
+        starts.append(start(experiment, made[seen], seed=one.seed))
+    results = fit_together([begun.member() for begun in starts])
+    for one, begun, result in zip(forecasters, starts, results, strict=True):
+        one._take(begun, result)
 
 
 def load(path: str | Path) -> Forecaster:
@@ -391,8 +378,3 @@ def _device_or_cpu(name: str) -> torch.device:
         return resolve_device(name)
     except ValueError:
         return torch.device("cpu")
-
-
-def _probe_positions(count: int, most: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(derive(seed, "probe"))
-    return torch.randperm(count, generator=generator)[:most]

@@ -426,7 +426,7 @@ def test_a_profile_asks_for_no_more_memory_than_a_step(
             asked.append((step, len(self._inputs)))
             return super().__call__(model, step, update)
 
-    monkeypatch.setattr("fints.forecaster.Profiler", Spy)
+    monkeypatch.setattr("fints.fitting.Profiler", Spy)
     Forecaster(small(training__batch_size=batch_size), depth=1, steps=20).fit(panel[:"2009-12-31"])
     assert asked == [(0, windows), (20, windows)]
 

@@ -28,6 +28,15 @@ MAY_IMPORT = {
     "backtest": {"evaluation"},
     "saved": set(),
     "forecasting": {"config", "data", "model", "training"},
+    "fitting": {
+        "config",
+        "data",
+        "diagnostics",
+        "forecasting",
+        "interventions",
+        "model",
+        "training",
+    },
     "forecaster": {
         "config",
         "data",
@@ -35,8 +44,8 @@ MAY_IMPORT = {
         "model",
         "training",
         "evaluation",
-        "diagnostics",
         "interventions",
+        "fitting",
         "forecasting",
         "saved",
     },
@@ -228,7 +237,18 @@ def test_mlflow_is_imported_where_it_is_read_or_written_and_there_lazily() -> No
 
 @pytest.mark.parametrize(
     "name",
-    ["study", "cli", "cli_data", "cli_evaluate", "cli_kept", "cli_schemes", "cli_simulate", "terminal", "doctor", "ui"],
+    [
+        "study",
+        "cli",
+        "cli_data",
+        "cli_evaluate",
+        "cli_kept",
+        "cli_schemes",
+        "cli_simulate",
+        "terminal",
+        "doctor",
+        "ui",
+    ],
 )
 def test_the_command_line_loads_nothing_heavy_before_it_is_needed(name: str) -> None:
     files = (

@@ -90,7 +90,7 @@ class Engine:
             self._pool.stop()
             for claim in list(self._pool.busy.values()):
                 # A process may have put its fit in place between the signal and its end.
-                if self._folder.finished(claim.cell.key):
+                if self._is_there(claim):
                     self._hand_on(claim)
                 else:
                     self._give_back(claim)
@@ -115,7 +115,11 @@ class Engine:
 
     def _give_back(self, claim: Claim) -> None:
         self._queue.give_back(claim, ended=INTERRUPTED)
-        self._recorder.kill(claim.cell)
+        for cell in claim.cell.cells():
+            self._recorder.kill(cell)
+
+    def _is_there(self, claim: Claim) -> bool:
+        return all(self._folder.finished(cell.key) for cell in claim.cell.cells())
 
     def _settle(self) -> None:
         self.standing = self._queue.settle(self._report.say)
@@ -135,7 +139,8 @@ class Engine:
             if claim is None:
                 return
             if claim.cell.role != "baseline":
-                self._recorder.start(claim.cell)
+                for cell in claim.cell.cells():
+                    self._recorder.start(cell)
                 self._report.started(claim.cell)
             self._pool.send(slot, claim.cell, claim)
 
@@ -144,7 +149,7 @@ class Engine:
         if kind not in ("done", "failed", "gone") or slot not in self._pool.busy:
             return
         claim: Claim = self._pool.busy.pop(slot)
-        if self._folder.finished(claim.cell.key):
+        if self._is_there(claim):
             self._hand_on(claim)
             return
         if event.get("full"):
@@ -158,38 +163,50 @@ class Engine:
 
     def _fail(self, claim: Claim, error: str, status: str) -> None:
         again = self._queue.give_back(claim, ended=FAILED, error=error)
-        self._recorder.kill(claim.cell, status, error)
+        for cell in claim.cell.cells():
+            self._recorder.kill(cell, status, error)
         self._report.failed(claim.cell, error, again=again)
 
     def _hand_on(self, claim: Claim) -> None:
-        """Store a finished fit, if it is still ours to finish."""
-        cell, folder = claim.cell, self._folder.fit(claim.cell.key)
-        if reason := damage(folder):
-            shutil.rmtree(folder)
-            self._fail(claim, f"its files are damaged: {reason}", "FAILED")
-            return
+        """Store what a claim has made, if it is still ours to finish."""
+        cells = claim.cell.cells()
+        for folder in (self._folder.fit(cell.key) for cell in cells):
+            if reason := damage(folder):
+                shutil.rmtree(folder)
+                self._fail(claim, f"its files are damaged: {reason}", "FAILED")
+                return
         if not self._queue.holds(claim):
             self._drop(claim)
             return
-        loss = loss_or_infinity(read_result(folder))
+        losses = {cell.key: loss_or_infinity(read_result(self._folder.fit(cell.key))) for cell in cells}
         attempt = f"{self._worker} trial {claim.trial._trial_id}"
-        if not self._store.put_fit(self._name, cell.key, folder, loss=loss, attempt=attempt):
+        # Of fits that are made at once some may be stored, by a worker that died over the others.
+        stored = [
+            cell
+            for cell in cells
+            if self._store.put_fit(
+                self._name, cell.key, self._folder.fit(cell.key), loss=losses[cell.key], attempt=attempt
+            )
+        ]
+        if not stored:
             self._queue.give_back(claim, ended=SUPERSEDED)
             self._drop(claim)
             return
-        self._queue.complete(claim, loss)
-        self.fitted += 1
-        if cell.role == "baseline":
-            return
-        self._recorder.finish(cell)
-        self._counted.add(cell.key)
-        timing = fit_json(folder, "timing.json")
-        self._report.finished(cell, read_result(folder), timing["seconds"])
+        self._queue.complete(claim, sum(losses.values()) / len(losses))
+        self.fitted += len(stored)
+        for cell in stored:
+            if cell.role == "baseline":
+                continue
+            self._recorder.finish(cell)
+            self._counted.add(cell.key)
+            timing = fit_json(self._folder.fit(cell.key), "timing.json")
+            self._report.finished(cell, read_result(self._folder.fit(cell.key)), timing["seconds"])
 
     def _drop(self, claim: Claim) -> None:
         """Forget a late result: its cell was given to another worker, whose result counts."""
-        shutil.rmtree(self._folder.fit(claim.cell.key), ignore_errors=True)
-        self._recorder.kill(claim.cell, "KILLED", "its worker gave no sign of life, another took the cell")
+        for cell in claim.cell.cells():
+            shutil.rmtree(self._folder.fit(cell.key), ignore_errors=True)
+            self._recorder.kill(cell, "KILLED", "its worker gave no sign of life, another took the cell")
         self._report.say(
             f"dropped: {claim.cell}: this worker gave no sign of life for too long, so the cell was given to "
             "another one, whose result counts"

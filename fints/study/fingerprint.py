@@ -31,9 +31,11 @@ AFFECTS_NUMBERS = (
     "diagnostics",
     "interventions",
     "evaluation/walk_forward.py",
+    "fitting.py",
     "forecaster.py",
     "forecasting.py",
     "study/fits.py",
+    "study/grouping.py",
 )
 # What every baseline's forecasts run through; `fints.study.baselines` has what one of them does beside.
 AFFECTS_BASELINES = (

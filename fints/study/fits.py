@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from fints.data import Panel
     from fints.forecaster import Forecaster
+    from fints.training import FitResult
 
-__all__ = ["WEIGHTS", "Cell", "read_result", "run_cell"]
+__all__ = ["WEIGHTS", "Cell", "read_result", "run_cell", "run_job"]
 
 # A fit that takes about this long saves its state as it goes, so that a kill costs little.
 CHECKPOINT_FROM_SECONDS = 60.0
@@ -40,6 +41,9 @@ class Cell:
     `dates` holds first and last decision date (ISO) of "train", "validation" and "test"; a cell of
     role "tuning" never forecasts its test dates. `experiment` has the design point put in. A cell of
     role "baseline" is no arm's: it forecasts a fold's test dates with the baseline that `point` names.
+
+    `members` holds several cells as `to_dict` gives them: this one then stands for all of them, which are
+    fitted at once (`fints.study.grouping`), and is no fit itself.
     """
 
     key: str
@@ -51,19 +55,90 @@ class Cell:
     dates: dict[str, list[str]]
     experiment: dict[str, Any]
     seconds: float = 0.0
+    members: Sequence[dict[str, Any]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `Cell(**...)` takes, JSON-able."""
-        return dataclasses.asdict(self)
+        tree = dataclasses.asdict(self)
+        if not self.members:
+            # As it was before there were any.
+            del tree["members"]
+        return tree
+
+    def cells(self) -> list[Cell]:
+        """Return the fits that this is: itself, or its members."""
+        return [Cell(**member) for member in self.members] or [self]
 
     def __str__(self) -> str:
         """Say which cell this is in a few words."""
+        if self.members:
+            first, *_, last = self.cells()
+            return f"{len(self.members)} fits at once, {first} to {last}"
         point = ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in self.point.items())
         if self.role == "baseline":
             return f"baseline {self.point['baseline']} fold {self.fold}"
         if self.role == "tuning":
             return f"{self.arm} tuning {point}, fold {self.fold}"
         return f"{self.arm} final fold {self.fold} seed {self.seed}"
+
+
+def run_job(
+    job: Cell,
+    panel: Panel,
+    *,
+    tmp: Path,
+    fits: Path,
+    checkpoints: Path | None = None,
+    signal: pl.DataFrame | None = None,
+    keep_weights: bool = True,
+) -> None:
+    """Make the fit, or all the fits, of a job; see `run_cell`.
+
+    Fits that are made at once are all made again unless every one of them is there, since their last bits may
+    depend on each other; one that is there stays as it is, which is what would be written. They have no
+    checkpoint. A fit's `seconds` are an even share of what was done for all, and what was done for it alone.
+
+    Raises
+    ------
+    MemoryError
+        If there was too little memory; nothing is written then.
+    """
+    from fints.forecaster import Forecaster, fit_all
+
+    if not job.members:
+        run_cell(
+            job,
+            panel,
+            tmp=tmp,
+            fits=fits,
+            checkpoints=checkpoints,
+            signal=signal,
+            keep_weights=keep_weights,
+        )
+        return
+    cells = job.cells()
+    if all((fits / cell.key).is_dir() for cell in cells):
+        return
+    started, clock = datetime.now(UTC), time.perf_counter()
+    spans = [_spans(cell) for cell in cells]
+    seen = {own["test"][0]: _seen(panel, own) for own in spans}
+    forecasters = [Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed) for cell in cells]
+    fit_all(
+        forecasters,
+        [seen[own["test"][0]] for own in spans],
+        train=[own["train"] for own in spans],
+        validation=[own["validation"] for own in spans],
+    )
+    results = [_result(forecaster) for forecaster in forecasters]
+    for_all = time.perf_counter() - clock - sum(result.seconds for result in results)
+    for cell, own, forecaster, result in zip(cells, spans, forecasters, results, strict=True):
+        clock = time.perf_counter()
+        if (fits / cell.key).is_dir():
+            continue
+        fresh = _empty(tmp / f"{cell.key}-{os.getpid()}")
+        told = _written(cell, forecaster, panel, seen[own["test"][0]], own, fresh, keep_weights=keep_weights)
+        seconds = for_all / len(cells) + result.seconds + time.perf_counter() - clock
+        _finish(cell, told, fresh, fits / cell.key, started=started, seconds=seconds)
 
 
 def run_cell(
@@ -102,10 +177,6 @@ def run_cell(
     if final.is_dir():
         return final
     started, clock = datetime.now(UTC), time.perf_counter()
-    dates = {
-        name: (date.fromisoformat(first), date.fromisoformat(last))
-        for name, (first, last) in cell.dates.items()
-    }
     fresh = tmp / f"{cell.key}-{os.getpid()}"
     checkpoint = None
     if checkpoints is not None and cell.seconds >= CHECKPOINT_FROM_SECONDS:
@@ -113,7 +184,17 @@ def run_cell(
     if cell.role == "baseline":
         told = _baseline(cell, panel, signal, _empty(fresh))
     else:
-        told = _train(cell, panel, dates, fresh, checkpoint=checkpoint, keep_weights=keep_weights)
+        told = _train(cell, panel, fresh, checkpoint=checkpoint, keep_weights=keep_weights)
+    _finish(cell, told, fresh, final, started=started, seconds=time.perf_counter() - clock)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return final
+
+
+def _finish(
+    cell: Cell, told: dict[str, Any], fresh: Path, final: Path, *, started: datetime, seconds: float
+) -> None:
+    """Write what a fit is and what it took, and let its folder appear."""
     timing = told.pop("timing")
     identity = {name: getattr(cell, name) for name in ("key", "arm", "role", "fold", "seed", "point")}
     write_json(fresh / "result.json", {**identity, **told})
@@ -121,21 +202,45 @@ def run_cell(
         fresh / "timing.json",
         {
             "started": started.isoformat(timespec="seconds"),
-            "seconds": time.perf_counter() - clock,
+            "seconds": seconds,
             **timing,
             "host": platform.node(),
         },
     )
     finish_folder(fresh, final)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
-    return final
+
+
+def _spans(cell: Cell) -> dict[str, tuple[date, date]]:
+    return {
+        name: (date.fromisoformat(first), date.fromisoformat(last))
+        for name, (first, last) in cell.dates.items()
+    }
+
+
+def _seen(panel: Panel, spans: Mapping[str, tuple[date, date]]) -> Panel:
+    """Return the panel without its test dates: no mistake further down can read what is cut off."""
+    return panel[: spans["test"][0] - timedelta(days=1)]
+
+
+def _result(forecaster: Forecaster) -> FitResult:
+    """Return how a fit ended.
+
+    Raises
+    ------
+    MemoryError
+        If there was too little memory: what was free at that moment says nothing about the arm, so no folder
+        stands for such a fit.
+    """
+    result = forecaster.result_
+    assert result is not None
+    if result.outcome == "out_of_memory":
+        raise MemoryError(f"{result.reason} Fewer workers leave more for each.")
+    return result
 
 
 def _train(
     cell: Cell,
     panel: Panel,
-    dates: Mapping[str, tuple[date, date]],
     fresh: Path,
     *,
     checkpoint: Path | None,
@@ -143,18 +248,29 @@ def _train(
 ) -> dict[str, Any]:
     """Train, and forecast the test dates if the cell is final; return what result.json says."""
     from fints.forecaster import Forecaster
-    from fints.study.cells import FINISHED, fit_scores
 
     forecaster = Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed)
-    # The test dates are cut off, not only skipped: no mistake further down can read them.
-    seen = panel[: dates["test"][0] - timedelta(days=1)]
+    dates = _spans(cell)
+    seen = _seen(panel, dates)
     forecaster.fit(seen, train=dates["train"], validation=dates["validation"], checkpoint=checkpoint)
-    result = forecaster.result_
-    assert result is not None
-    if result.outcome == "out_of_memory":
-        # What was free at that moment says nothing about the arm: no folder stands for such a fit.
-        raise MemoryError(f"{result.reason} Fewer workers leave more for each.")
-    _empty(fresh)
+    _result(forecaster)
+    return _written(cell, forecaster, panel, seen, dates, _empty(fresh), keep_weights=keep_weights)
+
+
+def _written(
+    cell: Cell,
+    forecaster: Forecaster,
+    panel: Panel,
+    seen: Panel,
+    dates: Mapping[str, tuple[date, date]],
+    fresh: Path,
+    *,
+    keep_weights: bool,
+) -> dict[str, Any]:
+    """Write what a fit has come to, and forecast the test dates if it is final; return as `_train`."""
+    from fints.study.cells import FINISHED, fit_scores
+
+    result = _result(forecaster)
     write_rows(fresh / "history.parquet", result.history)
     write_rows(fresh / "profile.parquet", result.profiles)
     scores: dict[str, float] = {}

@@ -19,6 +19,7 @@ from typing import Any
 from fints.study.assemble import arm_rows, assemble, mean_profile
 from fints.study.design import Arm
 from fints.study.fits import Cell, read_result
+from fints.study.grouping import jobs_of
 from fints.study.plan import Plan, loss_or_infinity
 from fints.study.pool import Pool
 from fints.study.progress import Report
@@ -144,6 +145,7 @@ class _Driver:
         self._plan, self._folder, self._queue = plan, folder, queue
         self._pool, self._recorder, self._report = pool, recorder, report
         self._losses: dict[str, float] = {}
+        self._members: dict[str, list[str]] = {}
         self._final: dict[str, list[Cell]] = {}
         self._counted: set[str] = set()
         self._closed: set[str] = set()
@@ -156,7 +158,7 @@ class _Driver:
         arms = sorted(self._plan.arms, key=lambda arm: -self._plan.tuning_cells(arm)[0].seconds)
         for arm in arms:
             cells = self._plan.tuning_cells(arm)
-            self._queue.add(arm.name, "tuning", cells, self._loss)
+            self._queue.add(arm.name, "tuning", self._jobs_of(cells), self._loss)
             self._count_kept(cells)
         self._queue.add("baselines", "baseline", self._plan.baseline_cells(), self._loss)
         self._advance(arms)
@@ -171,16 +173,15 @@ class _Driver:
         self._pool.stop()
         for claim in self._pool.busy.values():
             # A worker may have put its fit in place between the signal and its end.
+            for cell in self._newly_there(claim):
+                self._recorder.finish(cell)
             loss = self._loss(claim.cell.key)
-            if loss is None:
-                self._recorder.kill(claim.cell)
-                self._queue.requeue(claim, failed=False)
+            if loss is not None:
+                self._queue.complete(claim, loss)
                 continue
-            self._queue.complete(claim, loss)
-            if claim.cell.role != "baseline":
-                self._recorder.finish(claim.cell)
-                self._counted.add(claim.cell.key)
-                self.fitted += 1
+            for cell in self._missing(claim):
+                self._recorder.kill(cell)
+            self._queue.requeue(claim, failed=False)
 
     def finished_cells(self) -> list[Cell]:
         """Return every cell of the plan whose fit is there."""
@@ -212,7 +213,9 @@ class _Driver:
             if claim is None:
                 return
             if claim.cell.role != "baseline":
-                self._recorder.start(claim.cell)
+                for cell in self._missing(claim):
+                    self._recorder.start(cell)
+                    self._report.started(cell)
             self._pool.send(slot, claim.cell, claim)
 
     def _claim(self) -> Claim | None:
@@ -221,7 +224,7 @@ class _Driver:
             if loss is None:
                 return claim
             self._queue.complete(claim, loss)
-            self._count_kept([claim.cell])
+            self._count_kept(claim.cell.cells())
         return None
 
     def _handle(self, slot: int, event: dict[str, Any]) -> None:
@@ -229,25 +232,23 @@ class _Driver:
         if kind not in ("done", "failed", "gone") or slot not in self._pool.busy:
             return
         claim: Claim = self._pool.busy.pop(slot)
-        cell = claim.cell
-        loss = self._loss(cell.key)
+        loss = self._loss(claim.cell.key)
         if loss is not None:
             self._queue.complete(claim, loss)
-            if cell.role == "baseline":
-                return
+        for cell in self._newly_there(claim):
             self._recorder.finish(cell)
-            self._counted.add(cell.key)
-            self.fitted += 1
             folder = self._folder.fit(cell.key)
             timing = fit_json(folder, "timing.json")
             self._report.finished(cell, read_result(folder), timing["seconds"])
+        if loss is not None:
             return
         error = event["error"] if kind == "failed" else f"its worker was killed (code {event['code']})"
         again = self._queue.requeue(claim, failed=True)
-        self._recorder.kill(cell, "FAILED" if kind == "failed" else "KILLED", error)
-        self._report.failed(cell, error, again=again)
+        for cell in self._missing(claim):
+            self._recorder.kill(cell, "FAILED" if kind == "failed" else "KILLED", error)
+        self._report.failed(claim.cell, error, again=again)
         if not again:
-            self.failures.append(f"{cell}: {error}")
+            self.failures.append(f"{claim.cell}: {error}")
 
     def _advance(self, arms: list[Arm]) -> None:
         """Enqueue the final fits of arms whose tuning has ended, close arms whose final fits have."""
@@ -258,7 +259,7 @@ class _Driver:
                 if len(known) < len(losses):
                     continue
                 cells = self._plan.final_cells(arm, self._plan.choose(arm, known))
-                self._queue.add(arm.name, "final", cells, self._loss)
+                self._queue.add(arm.name, "final", self._jobs_of(cells), self._loss)
                 self._final[arm.name] = cells
                 self._count_kept(cells)
             if arm.name not in self._closed and all(
@@ -279,7 +280,34 @@ class _Driver:
                 self._recorder.finish(cell)
                 self._report.kept(cell)
 
+    def _jobs_of(self, cells: list[Cell]) -> list[Cell]:
+        jobs = jobs_of(cells)
+        self._members.update({job.key: [cell.key for cell in job.cells()] for job in jobs if job.members})
+        return jobs
+
+    def _missing(self, claim: Claim) -> list[Cell]:
+        """Return the fits of a claim that are not there."""
+        return [cell for cell in claim.cell.cells() if self._loss(cell.key) is None]
+
+    def _newly_there(self, claim: Claim) -> list[Cell]:
+        """Return the fits of a claim that are there and were not counted, and count them."""
+        if claim.cell.role == "baseline":
+            return []
+        fresh = [
+            cell
+            for cell in claim.cell.cells()
+            if cell.key not in self._counted and self._loss(cell.key) is not None
+        ]
+        self._counted.update(cell.key for cell in fresh)
+        self.fitted += len(fresh)
+        return fresh
+
     def _loss(self, key: str) -> float | None:
+        """Return the validation loss of a fit, or the mean one of a job's fits; None if one is not there."""
+        if key in self._members:
+            losses = [self._loss(member) for member in self._members[key]]
+            known = [loss for loss in losses if loss is not None]
+            return sum(known) / len(known) if len(known) == len(losses) else None
         if key not in self._losses:
             if not self._folder.finished(key):
                 return None

@@ -13,6 +13,7 @@ from typing import Any
 
 from fints.config import fingerprint
 from fints.study.fits import Cell
+from fints.study.grouping import jobs_of
 from fints.study.liveness import Liveness
 from fints.study.planned import Planned, choose
 from fints.study.shared import SharedStore, Worker
@@ -75,6 +76,7 @@ class SharedQueue:
         self._final: dict[str, list[Cell]] = {}
         self._studies: dict[str, Any] = {}
         self._choices: dict[str, dict[str, list[Any]]] = {}
+        self._jobs: dict[str, list[Cell]] = {}
 
     def settle(self, say: Callable[[str], None] = lambda line: None, *, again: bool = False) -> Standing:
         """Make the queue what it must be, and return where the study stands.
@@ -97,10 +99,12 @@ class SharedQueue:
             losses = self._store.losses(self._name)
             workers = self._store.workers(self._name)
             for arm, role, cells in self._groups(losses):
-                study = self._open(arm, role, cells)
-                last = _last_trials(study, losses)
-                for cell in cells:
-                    self._settle_cell(study, cell, last.get(cell.key), losses, workers, standing, say, again)
+                study, jobs = self._open(arm, role, cells)
+                told = _with_jobs(losses, jobs)
+                last = _last_trials(study, told)
+                for job in jobs:
+                    self._settle_cell(study, job, last.get(job.key), told, workers, standing, say, again)
+                _count(standing, cells, losses)
         return standing
 
     def standing(self) -> Standing:
@@ -111,9 +115,12 @@ class SharedQueue:
         standing = Standing()
         losses = self._store.losses(self._name)
         for arm, role, cells in self._groups(losses):
-            last = _last_trials(self._open(arm, role, cells), losses)
-            for cell in cells:
-                _sort(standing, cell, last.get(cell.key), cell.key in losses)
+            study, jobs = self._open(arm, role, cells)
+            told = _with_jobs(losses, jobs)
+            last = _last_trials(study, told)
+            for job in jobs:
+                _sort(standing, job, last.get(job.key), job.key in told)
+            _count(standing, cells, losses)
         return standing
 
     def claim(self) -> Claim | None:
@@ -134,7 +141,7 @@ class SharedQueue:
                     # Stopped for longer than the grace time between two statements.
                     continue
                 claim = claim_of(name, trial)
-                loss = self._store.losses(self._name).get(claim.cell.key)
+                loss = _with_jobs(self._store.losses(self._name), [claim.cell]).get(claim.cell.key)
                 if loss is None:
                     return claim
                 told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
@@ -225,7 +232,8 @@ class SharedQueue:
                 yield arm, "final", self._final[arm]
         yield "baselines", "baseline", self._baselines
 
-    def _open(self, arm: str, role: str, cells: Sequence[Cell]) -> Any:
+    def _open(self, arm: str, role: str, cells: Sequence[Cell]) -> tuple[Any, list[Cell]]:
+        """Return the Optuna study of an arm's role, and what its trials stand for."""
         import optuna
 
         name = f"{self._name}/{arm}/{role}/{fingerprint([cell.key for cell in cells])[:8]}"
@@ -237,8 +245,9 @@ class SharedQueue:
                 direction="minimize",
                 load_if_exists=True,
             )
-            self._choices[name] = choices_of(cells)
-        return self._studies[name]
+            self._jobs[name] = jobs_of(cells)
+            self._choices[name] = choices_of(self._jobs[name])
+        return self._studies[name], self._jobs[name]
 
 
 def _last_trials(study: Any, stored: Container[str]) -> dict[str, Any]:
@@ -257,12 +266,27 @@ def _last_trials(study: Any, stored: Container[str]) -> dict[str, Any]:
     return last
 
 
+def _with_jobs(losses: Mapping[str, float], jobs: Sequence[Cell]) -> Mapping[str, float]:
+    """Return the losses of stored fits, and the mean one of each job whose fits are all stored."""
+    whole = {
+        job.key: [losses[cell.key] for cell in job.cells()]
+        for job in jobs
+        if job.members and all(cell.key in losses for cell in job.cells())
+    }
+    return {**losses, **{key: sum(own) / len(own) for key, own in whole.items()}}
+
+
+def _count(standing: Standing, cells: Sequence[Cell], losses: Container[str]) -> None:
+    """Let what is finished be fits, also those of a job that is not."""
+    standing.finished.update((cell.key, cell) for cell in cells if cell.key in losses)
+
+
 def _sort(standing: Standing, cell: Cell, trial: Any, stored: bool) -> None:
     from optuna.trial import TrialState
 
     if stored:
-        standing.finished[cell.key] = cell
-    elif trial is not None and trial.state == TrialState.RUNNING:
+        return
+    if trial is not None and trial.state == TrialState.RUNNING:
         standing.running[cell.key] = str(trial.user_attrs.get("worker", ""))
     elif trial is not None and trial.state == TrialState.FAIL and _failures(trial) > MOST_REQUEUES:
         standing.given_up[cell.key] = (cell, str(trial.user_attrs.get("error", "")))

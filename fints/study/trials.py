@@ -211,7 +211,9 @@ def _create_tables(url: str) -> None:
 
 
 def params_of(cell: Cell) -> Mapping[str, Any]:
-    """Return what a trial shows of its cell: the design point, or fold and seed."""
+    """Return what a trial shows of its cell: the design point, or fold and seed, or which fits it makes."""
+    if cell.members:
+        return {"fits": str(cell)}
     return cell.point if cell.role == "tuning" else {"fold": cell.fold, "seed": cell.seed}
 
 

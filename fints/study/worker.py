@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from fints.study.fits import Cell, run_cell
+from fints.study.fits import Cell, run_job
 
 __all__ = ["main"]
 
@@ -65,7 +65,7 @@ def main() -> None:
         while True:
             cell = Cell(**json.loads(lines.get()))
             try:
-                run_cell(
+                run_job(
                     cell,
                     dataset.panel,
                     signal=dataset.signal,

@@ -16,9 +16,10 @@ from fints.training.predict import predict
 from fints.training.result import FitResult
 from fints.training.seeds import derive, one_thread, threads
 from fints.training.steering import Steering
-from fints.training.vectorised import Member, cannot_be_vectorised, fit_together
+from fints.training.vectorised import MAY_DIFFER, Member, cannot_be_vectorised, fit_together
 
 __all__ = [
+    "MAY_DIFFER",
     "BatchOrder",
     "Batches",
     "FitResult",

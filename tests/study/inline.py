@@ -17,7 +17,7 @@ from fints.study import Study, figures, runner, scale
 from fints.study.analysis import Analysis, analyse
 from fints.study.assemble import table_spec
 from fints.study.dataset import open_dataset
-from fints.study.fits import Cell, run_cell
+from fints.study.fits import Cell, run_job
 from fints.study.plan import Plan, make_plan
 from fints.study.progress import Report
 from fints.study.report import write_report
@@ -53,7 +53,7 @@ class Inline:
         if error := self.fault(cell):
             return 0, {"event": "failed", "key": cell.key, "error": error}
         places = {"tmp": self._folder / "tmp", "fits": self._folder / "fits"}
-        run_cell(cell, self._dataset.panel, signal=self._dataset.signal, **places)
+        run_job(cell, self._dataset.panel, signal=self._dataset.signal, **places)
         return 0, {"event": "done", "key": cell.key}
 
     def silent(self, seconds: float) -> dict[int, int]:

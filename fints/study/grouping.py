@@ -1,0 +1,78 @@
+"""Which fits of a study are made at once, as one network with stacked parameters (`training.vectorise`).
+
+What is grouped follows from the plan alone, never from what is finished or who is free: a fit's last bits may
+depend on the fits that it is made with, and a study must give the same bytes whoever runs it, and however
+often it is interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fints.config import Experiment, fingerprint
+from fints.study.fits import Cell
+
+__all__ = ["bunches", "jobs_of", "why_alone"]
+
+
+def jobs_of(cells: Sequence[Cell]) -> list[Cell]:
+    """Return what workers are handed: cells as they are, and in the place of several one that holds them.
+
+    The fits of one arm and role that have one structure go together, in the order of the plan and as many as
+    `training.vectorise` says; a last one that is left over is made by itself.
+    """
+    return [
+        bunch[0] if len(bunch) == 1 else _together(bunch)
+        for bunch in bunches(cells, lambda cell: (cell.arm, cell.role))
+    ]
+
+
+def bunches(cells: Sequence[Any], of: Any) -> Iterator[list[Any]]:
+    """Yield the fits that are made at once, each a list in the order of `cells`, the first one's first.
+
+    Parameters
+    ----------
+    cells
+        Fits with an `experiment` tree; a baseline is always by itself.
+    of
+        Returns what the fits of a bunch have in common beside the experiment.
+    """
+    filling: dict[str, list[Any]] = {}
+    made: list[list[Any]] = []
+    for cell in cells:
+        most = cell.experiment["training"].get("vectorise", 1)
+        if most == 1 or cell.role == "baseline" or why_alone(cell.experiment) is not None:
+            made.append([cell])
+            continue
+        kind = fingerprint(_structure(cell.experiment), list(of(cell)))
+        if kind not in filling or len(filling[kind]) == most:
+            filling[kind] = []
+            made.append(filling[kind])
+        filling[kind].append(cell)
+    yield from made
+
+
+def why_alone(experiment: Mapping[str, Any]) -> str | None:
+    """Return why fits of an experiment are made one by one, None if they need not be."""
+    from fints.training import cannot_be_vectorised
+
+    return cannot_be_vectorised(Experiment.from_dict(experiment).training)
+
+
+def _structure(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the experiment less what may differ between fits that are made at once."""
+    from fints.training import MAY_DIFFER
+
+    training = {name: value for name, value in experiment["training"].items() if name not in MAY_DIFFER}
+    return {**experiment, "training": training}
+
+
+def _together(cells: Sequence[Cell]) -> Cell:
+    return replace(
+        cells[0],
+        key=fingerprint("together", [cell.key for cell in cells]),
+        members=tuple(cell.to_dict() for cell in cells),
+        seconds=sum(cell.seconds for cell in cells),
+    )
