@@ -141,7 +141,7 @@ class Engine:
             if claim.cell.role != "baseline":
                 for cell in claim.cell.cells():
                     self._recorder.start(cell)
-                self._report.started(claim.cell)
+                    self._report.started(cell)
             self._pool.send(slot, claim.cell, claim)
 
     def _handle(self, slot: int, event: dict[str, Any]) -> None:

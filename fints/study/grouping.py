@@ -7,51 +7,60 @@ often it is interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from fints.config import Experiment, fingerprint
-from fints.study.fits import Cell
 
-__all__ = ["bunches", "jobs_of", "why_alone"]
+__all__ = ["jobs_of", "why_alone"]
 
 
-def jobs_of(cells: Sequence[Cell]) -> list[Cell]:
+class Fit(Protocol):
+    """One training, of a study in time or on panels: a frozen dataclass with `members` beside these."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def arm(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def experiment(self) -> dict[str, Any]: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its fields, JSON-able."""
+        ...
+
+
+AnyFit = TypeVar("AnyFit", bound=Fit)
+
+
+def jobs_of(cells: Sequence[AnyFit]) -> list[AnyFit]:
     """Return what workers are handed: cells as they are, and in the place of several one that holds them.
 
     The fits of one arm and role that have one structure go together, in the order of the plan and as many as
     `training.vectorise` says; a last one that is left over is made by itself.
     """
-    return [
-        bunch[0] if len(bunch) == 1 else _together(bunch)
-        for bunch in bunches(cells, lambda cell: (cell.arm, cell.role))
-    ]
-
-
-def bunches(cells: Sequence[Any], of: Any) -> Iterator[list[Any]]:
-    """Yield the fits that are made at once, each a list in the order of `cells`, the first one's first.
-
-    Parameters
-    ----------
-    cells
-        Fits with an `experiment` tree; a baseline is always by itself.
-    of
-        Returns what the fits of a bunch have in common beside the experiment.
-    """
-    filling: dict[str, list[Any]] = {}
-    made: list[list[Any]] = []
+    filling: dict[str, list[AnyFit]] = {}
+    made: list[list[AnyFit]] = []
     for cell in cells:
         most = cell.experiment["training"].get("vectorise", 1)
         if most == 1 or cell.role == "baseline" or why_alone(cell.experiment) is not None:
             made.append([cell])
             continue
-        kind = fingerprint(_structure(cell.experiment), list(of(cell)))
+        kind = fingerprint(_structure(cell.experiment), cell.arm, cell.role)
         if kind not in filling or len(filling[kind]) == most:
             filling[kind] = []
             made.append(filling[kind])
         filling[kind].append(cell)
-    yield from made
+    return [bunch[0] if len(bunch) == 1 else _together(bunch) for bunch in made]
 
 
 def why_alone(experiment: Mapping[str, Any]) -> str | None:
@@ -69,10 +78,11 @@ def _structure(experiment: Mapping[str, Any]) -> dict[str, Any]:
     return {**experiment, "training": training}
 
 
-def _together(cells: Sequence[Cell]) -> Cell:
-    return replace(
-        cells[0],
+def _together(cells: Sequence[AnyFit]) -> AnyFit:
+    job: AnyFit = replace(
+        cast(Any, cells[0]),
         key=fingerprint("together", [cell.key for cell in cells]),
         members=tuple(cell.to_dict() for cell in cells),
         seconds=sum(cell.seconds for cell in cells),
     )
+    return job

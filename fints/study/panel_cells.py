@@ -17,6 +17,7 @@ PANEL_SOURCES = (
     "training",
     "diagnostics",
     "interventions",
+    "study/grouping.py",
     "study/panel_cells.py",
     "study/panel_fits.py",
     "study/panel_measures.py",
@@ -49,6 +50,9 @@ class PanelFit:
     `simulation` is what `fints.data.simulate` is called with. A fit of role "tuning" is told its validation
     loss alone; `watched` says whether a final one stores mediators, profiles and probes, `asked` what else it
     is asked (`fints.study.panel_measures`).
+
+    `members` holds several fits as `to_dict` gives them: this one then stands for all of them, which are made
+    at once (`fints.study.grouping`), and is no fit itself.
     """
 
     key: str
@@ -65,13 +69,21 @@ class PanelFit:
     watched: bool = False
     asked: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    members: Sequence[dict[str, Any]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `PanelFit(**...)` takes, JSON-able."""
         return asdict(self)
 
+    def cells(self) -> list[PanelFit]:
+        """Return the fits that this is: itself, or its members."""
+        return [PanelFit(**member) for member in self.members] or [self]
+
     def __str__(self) -> str:
         """Say which fit this is in a few words."""
+        if self.members:
+            first, *_, last = self.cells()
+            return f"{len(self.members)} fits at once, {first} to {last}"
         point = ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in self.point.items())
         return f"{self.arm} {self.role} panel {self.panel}" + (f", {point}" if self.role == "tuning" else "")
 

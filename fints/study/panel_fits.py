@@ -19,6 +19,7 @@ import math
 import os
 import platform
 import time
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,18 +33,18 @@ from fints.data.learning import prepare
 from fints.data.windows import WindowSet
 from fints.diagnostics import calibrated_share, probe_rows, spikes_per_thousand
 from fints.diagnostics.watch import Watch
-from fints.interventions import intervene
+from fints.interventions import Applied, intervene
 from fints.model import Transformer, build
 from fints.study.panel_cells import Days, PanelFit
 from fints.study.panel_measures import further_measures
 from fints.study.panel_planted import planted
 from fints.study.store import finish_folder, write_json
-from fints.training import derive, fit, predict
+from fints.training import Member, derive, fit, fit_together, predict
 
 if TYPE_CHECKING:
     from fints.training.result import FitResult
 
-__all__ = ["run_panel_fit", "train_on_panel"]
+__all__ = ["run_panel_fit", "run_panel_job", "train_on_panel"]
 
 # Windows that a training loss is a mean over: as many steps' worth of forward passes as 8192 / 64.
 TRAIN_WINDOWS = 8192
@@ -51,6 +52,34 @@ TRAIN_WINDOWS = 8192
 WATCHED_WINDOWS = 32
 PROBE_WINDOWS = 2048
 FAILED = ("diverged", "out_of_memory")
+
+
+def run_panel_job(job: PanelFit, *, tmp: Path, fits: Path) -> None:
+    """Make the fit, or all the fits, of a job and write their folders; see `fints.study.fits.run_job`.
+
+    Raises
+    ------
+    MemoryError
+        If there was too little memory; nothing is written then.
+    """
+    if not job.members:
+        run_panel_fit(job, tmp=tmp, fits=fits)
+        return
+    cells = job.cells()
+    if all((fits / cell.key).is_dir() for cell in cells):
+        return
+    started, clock = datetime.now(UTC), time.perf_counter()
+    begun = [_begun(cell) for cell in cells]
+    results = fit_together([each.member() for each in begun])
+    for result in results:
+        _refuse_shortage(result)
+    for_all = time.perf_counter() - clock - sum(result.seconds for result in results)
+    for each, result in zip(begun, results, strict=True):
+        clock = time.perf_counter()
+        if not (fits / each.cell.key).is_dir():
+            told = _told(each, result)
+            seconds = for_all / len(cells) + result.seconds + time.perf_counter() - clock
+            _write(each.cell, *told, tmp=tmp, fits=fits, started=started, seconds=seconds)
 
 
 def run_panel_fit(cell: PanelFit, *, tmp: Path, fits: Path) -> Path:
@@ -65,18 +94,8 @@ def run_panel_fit(cell: PanelFit, *, tmp: Path, fits: Path) -> Path:
     if final.is_dir():
         return final
     started, clock = datetime.now(UTC), time.perf_counter()
-    found, rows = train_on_panel(cell)
-    fresh = tmp / f"{cell.key}-{os.getpid()}"
-    fresh.mkdir(parents=True, exist_ok=True)
-    timing = found.pop("timing")
-    names = ("key", "arm", "role", "panel", "seed", "point", "sources")
-    identity = {name: getattr(cell, name) for name in names}
-    write_json(fresh / "result.json", {**identity, **found})
-    if rows:
-        write_json(fresh / "rows.json", rows)
-    told = {"started": started.isoformat(timespec="seconds"), "seconds": time.perf_counter() - clock}
-    write_json(fresh / "timing.json", {**told, **timing, "host": platform.node()})
-    finish_folder(fresh, final)
+    told = train_on_panel(cell)
+    _write(cell, *told, tmp=tmp, fits=fits, started=started, seconds=time.perf_counter() - clock)
     return final
 
 
@@ -92,6 +111,47 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
     MemoryError
         If there was too little memory.
     """
+    begun = _begun(cell)
+    member = begun.member()
+    result = fit(
+        member.model,
+        member.train,
+        None,
+        member.config,
+        seed=member.seed,
+        profiler=member.profiler,
+        steering=begun.steering,
+    )
+    _refuse_shortage(result)
+    return _told(begun, result)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Begun:
+    """A fit before its first step: its panel's windows, what was planted for each day, its network."""
+
+    cell: PanelFit
+    experiment: Experiment
+    made: Simulation
+    parts: dict[str, WindowSet]
+    clean: Tensor
+    model: Transformer
+    steering: Applied | None
+    watch: Watch | None
+
+    def member(self) -> Member:
+        """Return what is trained."""
+        return Member(
+            model=self.model,
+            train=self.parts["train"],
+            validation=None,
+            config=self.experiment.training,
+            seed=derive(self.cell.seed, "training"),
+            profiler=self.watch,
+        )
+
+
+def _begun(cell: PanelFit) -> _Begun:
     experiment = Experiment.from_dict(cell.experiment)
     data, training = experiment.data, experiment.training
     if data.horizon != 1:
@@ -118,17 +178,26 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
         watched = _Chosen.of(parts["train"], WATCHED_WINDOWS)
         inputs, targets = watched.gather(torch.arange(len(watched)))
         watch = Watch(inputs, targets, training, steering=steering, noise_free=watched.said_by_token(clean))
-    result = fit(
-        model,
-        parts["train"],
-        None,
-        training,
-        seed=derive(cell.seed, "training"),
-        profiler=watch,
+    return _Begun(
+        cell=cell,
+        experiment=experiment,
+        made=made,
+        parts=parts,
+        clean=clean,
+        model=model,
         steering=steering,
+        watch=watch,
     )
+
+
+def _refuse_shortage(result: FitResult) -> None:
     if result.outcome == "out_of_memory":
         raise MemoryError(f"{result.reason} Fewer workers leave more for each.")
+
+
+def _told(begun: _Begun, result: FitResult) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the numbers of a fit that has ended, and the rows of what was watched in it."""
+    cell, model, parts, clean = begun.cell, begun.model, begun.parts, begun.clean
     failed = result.outcome in FAILED
     found: dict[str, Any] = {
         "outcome": result.outcome,
@@ -141,12 +210,13 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
     if cell.role != "tuning":
         judged, forecast = _judged(model, parts, clean, result, failed=failed)
         test = _Chosen.of(parts["test"])
-        volatility = made.volatility["volatility"].to_numpy().reshape(days.total, -1).T.copy()
+        days = Days(**cell.days).total
+        volatility = begun.made.volatility["volatility"].to_numpy().reshape(days, -1).T.copy()
         found |= judged | further_measures(
             cell.asked,
             model,
             test,
-            features=data.features,
+            features=begun.experiment.data.features,
             forecast=forecast,
             signal=test.said(clean),
             volatility=test.said(torch.from_numpy(volatility).flatten()),
@@ -156,6 +226,30 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
     if cell.watched and not failed:
         rows += _probes(model, parts, clean)
     return found, rows
+
+
+def _write(
+    cell: PanelFit,
+    found: dict[str, Any],
+    rows: list[dict[str, Any]],
+    *,
+    tmp: Path,
+    fits: Path,
+    started: datetime,
+    seconds: float,
+) -> None:
+    """Let the folder of a fit appear."""
+    fresh = tmp / f"{cell.key}-{os.getpid()}"
+    fresh.mkdir(parents=True, exist_ok=True)
+    timing = found.pop("timing")
+    names = ("key", "arm", "role", "panel", "seed", "point", "sources")
+    identity = {name: getattr(cell, name) for name in names}
+    write_json(fresh / "result.json", {**identity, **found})
+    if rows:
+        write_json(fresh / "rows.json", rows)
+    told = {"started": started.isoformat(timespec="seconds"), "seconds": seconds}
+    write_json(fresh / "timing.json", {**told, **timing, "host": platform.node()})
+    finish_folder(fresh, fits / cell.key)
 
 
 def _judged(

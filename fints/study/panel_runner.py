@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fints.study.grouping import jobs_of
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_design import PanelArm
 from fints.study.panel_plan import PanelPlan, loss_or_infinity
@@ -74,27 +75,27 @@ def _serve(pool: Pool, work: _Work, outcome: PanelOutcome, report: Report) -> No
     while work.waiting or pool.busy:
         for slot in pool.idle():
             if work.waiting:
-                cell = work.next()
-                pool.send(slot, cell, cell)
-                report.started(cell)
+                job = work.next()
+                pool.send(slot, job, job)
+                for cell in job.cells():
+                    report.started(cell)
         found = pool.next_event()
         if found is None:
             continue
         slot, event = found
         if event["event"] not in ("done", "failed", "gone") or slot not in pool.busy:
             continue
-        cell = pool.busy.pop(slot)
-        if work.is_there(cell):
-            work.finish(cell, told=True)
+        job = pool.busy.pop(slot)
+        if work.take(job):
             continue
         error = event.get("error", f"its worker was killed (code {event.get('code')})")
-        tries[cell.key] = tries.get(cell.key, 0) + 1
-        again = tries[cell.key] < MOST_TRIES
-        report.failed(cell, error, again=again)
+        tries[job.key] = tries.get(job.key, 0) + 1
+        again = tries[job.key] < MOST_TRIES
+        report.failed(job, error, again=again)
         if again:
-            work.add(cell)
+            work.add(job)
         else:
-            outcome.failures.append(f"{cell}: {error}")
+            outcome.failures.append(f"{job}: {error}")
 
 
 class _Work:
@@ -113,8 +114,7 @@ class _Work:
         self._untuned: dict[str, PanelArm] = {arm.name: arm for arm in plan.arms}
         self.losses: dict[str, float] = {}
         for arm in plan.arms:
-            for cell in plan.tuning_fits(arm):
-                self.add(cell)
+            self._add_all(plan.tuning_fits(arm))
         self._advance()
 
     @property
@@ -127,23 +127,37 @@ class _Work:
         """Whether anything is left to fit."""
         return bool(self._heap or self._untuned)
 
-    def add(self, cell: PanelFit) -> None:
-        """Let a fit wait, unless it is there."""
-        if self.is_there(cell):
-            self.finish(cell, told=False)
-            return
-        place = (cell.role != "tuning", cell.panel, -cell.seconds, next(self._order))
-        heapq.heappush(self._heap, (*place, cell))
+    def _add_all(self, cells: list[PanelFit]) -> None:
+        """Count those fits that are there, and let the jobs of the others wait."""
+        for cell in cells:
+            if self.is_there(cell):
+                self._finish(cell, told=False)
+        for job in jobs_of(cells):
+            self.add(job)
+
+    def add(self, job: PanelFit) -> None:
+        """Let a job wait, unless all its fits are there."""
+        if not all(cell.key in self.losses for cell in job.cells()):
+            place = (job.role != "tuning", job.panel, -job.seconds, next(self._order))
+            heapq.heappush(self._heap, (*place, job))
 
     def next(self) -> PanelFit:
-        """Return the next fit."""
+        """Return the next job."""
         return heapq.heappop(self._heap)[-1]
+
+    def take(self, job: PanelFit) -> bool:
+        """Count those fits of a job that are there; return whether all are."""
+        cells = [cell for cell in job.cells() if cell.key not in self.losses]
+        there = [cell for cell in cells if self.is_there(cell)]
+        for cell in there:
+            self._finish(cell, told=True)
+        return len(there) == len(cells)
 
     def is_there(self, cell: PanelFit) -> bool:
         """Tell whether a fit is finished, here or in what was committed."""
         return self._folder.finished(cell.key) or cell.design in self._known
 
-    def finish(self, cell: PanelFit, *, told: bool) -> None:
+    def _finish(self, cell: PanelFit, *, told: bool) -> None:
         """Count a finished fit; the last tuning fit of an arm opens its final ones."""
         path = self._folder.fit(cell.key)
         if path.is_dir():
@@ -163,8 +177,7 @@ class _Work:
             tuning = self._plan.tuning_fits(arm)
             if all(cell.key in self.losses for cell in tuning):
                 del self._untuned[name]
-                for cell in self._plan.final_fits(arm, self._plan.choose(arm, self.losses)):
-                    self.add(cell)
+                self._add_all(self._plan.final_fits(arm, self._plan.choose(arm, self.losses)))
 
 
 def collect(plan: PanelPlan, folder: StudyFolder, known: Mapping[str, Mapping[str, Any]]) -> Fits:

@@ -34,14 +34,14 @@ def main() -> None:
     from filelock import FileLock
 
     from fints.study.panel_cells import PanelFit
-    from fints.study.panel_fits import run_panel_fit
+    from fints.study.panel_fits import run_panel_job
 
     with FileLock(folder / "locks" / f"worker-{start['slot']}.lock"):
         say("ready")
         while True:
             cell = PanelFit(**json.loads(lines.get()))
             try:
-                run_panel_fit(cell, tmp=folder / "tmp", fits=folder / "fits")
+                run_panel_job(cell, tmp=folder / "tmp", fits=folder / "fits")
             except Exception as error:
                 traceback.print_exc()
                 say("failed", key=cell.key, error=f"{type(error).__name__}: {error}".splitlines()[0])

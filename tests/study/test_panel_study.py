@@ -19,7 +19,7 @@ from fints.study import cause_report, panel_runner
 from fints.study.checkout import declared_in
 from fints.study.panel_cells import Days, PanelFit
 from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
-from fints.study.panel_fits import run_panel_fit
+from fints.study.panel_fits import run_panel_job
 from fints.study.panel_plan import PanelPlan, make_panel_plan
 from fints.study.panel_report import write_panel_report
 from fints.study.panel_runner import collect, run_panels
@@ -103,7 +103,7 @@ class Inline:
             self.fails.discard(cell.key)
             return 0, {"event": "failed", "key": cell.key, "error": "a fault"}
         self.fitted.append(cell)
-        run_panel_fit(cell, tmp=self._folder / "tmp", fits=self._folder / "fits")
+        run_panel_job(cell, tmp=self._folder / "tmp", fits=self._folder / "fits")
         return 0, {"event": "done", "key": cell.key}
 
     def stop(self) -> None:

@@ -1,0 +1,135 @@
+"""A study on panels whose fits are made several at once is the study, whatever disturbs it."""
+
+from __future__ import annotations
+
+import io
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fints.study import panel_fits, panel_runner
+from fints.study.grouping import jobs_of, why_alone
+from fints.study.panel_cells import PanelFit
+from fints.study.panel_plan import PanelPlan, make_panel_plan
+from fints.study.panel_runner import run_panels
+from fints.study.progress import Report
+from fints.study.store import StudyFolder
+
+TINY = runpy.run_path(str(Path(__file__).parent / "test_panel_study.py"))
+FOUR = {"training.vectorise": 4}
+
+
+class Inline:
+    """Stands in for the pool: one worker in this process."""
+
+    jobs: list[PanelFit] = []  # noqa: RUF012
+
+    def __init__(self, num_workers: int, start: dict[str, Any], logs: Path, *, module: str) -> None:
+        self.busy: dict[int, Any] = {}
+        self._folder = Path(start["folder"])
+
+    def idle(self) -> list[int]:
+        return [] if self.busy else [0]
+
+    def send(self, slot: int, job: PanelFit, claim: Any) -> None:
+        self.busy[slot] = PanelFit(**json.loads(json.dumps(job.to_dict())))
+
+    def next_event(self) -> tuple[int, dict[str, Any]]:
+        job = self.busy[0]
+        self.jobs.append(job)
+        panel_fits.run_panel_job(job, tmp=self._folder / "tmp", fits=self._folder / "fits")
+        return 0, {"event": "done", "key": job.key}
+
+    def stop(self) -> None:
+        return None
+
+
+@pytest.fixture
+def plan() -> Any:
+    def make(changes: dict[str, Any] | None = None) -> PanelPlan:
+        study = TINY["study"](panels=(100, 101, 102))
+        return make_panel_plan(
+            study, name="tiny", docstring="Ask nothing.", preset="quick", changes=changes or {}
+        )
+
+    return make
+
+
+def run(made: PanelPlan, root: Path) -> StudyFolder:
+    folder = StudyFolder(root, made.name, made.label)
+    total = sum(made.num_fits().values())
+    with Report(Console(file=io.StringIO()), total=total, work=1.0, workers=1) as report:
+        outcome = run_panels(made, folder, report, workers=1, known={})
+    assert (outcome.failures, outcome.finished) == ([], total)
+    return folder
+
+
+def of_fits(folder: StudyFolder) -> dict[str, bytes]:
+    return {
+        f"{path.parent.name}/{path.name}": path.read_bytes()
+        for path in sorted(folder.fits.glob("*/*"))
+        if path.name not in ("timing.json", "files.json")
+    }
+
+
+def test_fits_on_panels_that_are_made_at_once_are_those_made_alone_and_survive_a_kill(
+    plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel_runner, "Pool", Inline)
+    Inline.jobs = []
+    together = run(plan(FOUR), tmp_path / "together")
+    # Of each arm one job tunes at both rates, and one makes the fits of all three panels.
+    assert [len(job.cells()) for job in Inline.jobs] == [2] * 4 + [3] * 4
+    alone = run(plan(), tmp_path / "alone")
+
+    def told(folder: StudyFolder) -> dict[tuple[Any, ...], dict[str, Any]]:
+        found = {}
+        for path in folder.fits.glob("*/result.json"):
+            result = json.loads(path.read_text())
+            rows = path.with_name("rows.json")
+            result["rows"] = json.loads(rows.read_text()) if rows.is_file() else []
+            found[(result["arm"], result["role"], result["panel"], str(result["point"]))] = result
+        return found
+
+    expected = told(alone)
+    assert told(together).keys() == expected.keys()
+    for name, result in told(together).items():
+        other = expected[name]
+        assert result["outcome"] == other["outcome"]
+        assert len(result["rows"]) == len(other["rows"])
+        for one, same in zip(result["rows"], other["rows"], strict=True):
+            assert (one["step"], one["layer"], one["measure"]) == (
+                same["step"],
+                same["layer"],
+                same["measure"],
+            )
+        for measure, value in other.items():
+            if isinstance(value, float):
+                assert result[measure] == pytest.approx(value, rel=1e-4, abs=1e-6), measure
+
+    written: list[str] = []
+    usual = panel_fits.finish_folder
+
+    def dying(fresh: Path, final: Path) -> None:
+        if len(written) == 10:
+            raise KeyboardInterrupt
+        usual(fresh, final)
+        written.append(final.name)
+
+    monkeypatch.setattr(panel_fits, "finish_folder", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(plan(FOUR), tmp_path / "killed")
+    monkeypatch.setattr(panel_fits, "finish_folder", usual)
+    killed = run(plan(FOUR), tmp_path / "killed")
+    assert of_fits(killed) == of_fits(together)
+
+
+def test_arms_with_interventions_are_made_one_by_one(plan: Any) -> None:
+    made = plan({**FOUR, "training.interventions": {"gradient_equaliser": {"dose": 1.0}}})
+    cells = made.tuning_fits(made.arms[0])
+    assert [job.members for job in jobs_of(cells)] == [()] * len(cells)
+    assert "interventions" in (why_alone(cells[0].experiment) or "")
