@@ -236,6 +236,22 @@ def _add_set(verb: argparse.ArgumentParser, example: str) -> None:
     verb.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help=f"change a field, e.g. {example}"
     )
+    verb.add_argument(
+        "--vectorise",
+        dest="set",
+        action="append",
+        type=_vectorise,
+        default=[],
+        metavar="K",
+        help="make up to K fits of an arm at once, as one network with stacked parameters",
+    )
+
+
+def _vectorise(text: str) -> str:
+    """Return the field that makes K fits at once, from the text of K."""
+    if not text.isdigit() or not 2 <= int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 2 to 256; got {text!r}")
+    return f"training.vectorise={int(text)}"
 
 
 def _add_root(verb: argparse.ArgumentParser) -> None:
