@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py
     python benchmarks/gpu.py --schemes pre_norm dynamic_hyper_connections --width 512 --json out.json
+    python benchmarks/gpu.py --schemes --together 8 32     # only small networks, one by one and at once
     python benchmarks/gpu.py --device cpu --smoke          # the same code on a CPU, in seconds
 
 Needs torch and this package, nothing else. Under bfloat16 autocast, one step is forward, backward and
@@ -9,6 +10,10 @@ AdamW on random windows; networks are built and measured in turn, round by round
 `training.compile` gives there: regions compiled once for all depths. The clock waits for the device.
 The command measures until `--minutes` are over (8 by default, compilation included) and says which arms it
 left out; an arm that fails is a row with its error.
+
+A second table is of small networks (`benchmarks/together.py`): K of them trained one by one, at once as one
+network with stacked parameters (`training.vectorise`), and at once with the whole step in a CUDA graph.
+`--together` names the K, and nothing measures only this.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from typing import Any
 
 import torch
 from arms import Arm, Sizes, arms_of, step_of
+from together import measure_together, table_of
 
 from fints.residual import RESIDUALS
 
@@ -36,7 +42,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     Sizes.add_arguments(parser)
     parser.set_defaults(width=256, batch=256, tokens=64)
-    parser.add_argument("--schemes", nargs="+", default=list(RESIDUALS), metavar="NAME")
+    parser.add_argument("--schemes", nargs="*", default=list(RESIDUALS), metavar="NAME")
+    parser.add_argument("--together", nargs="*", type=int, default=[4, 8, 16, 32], metavar="K")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--rounds", type=int, default=10)
@@ -49,14 +56,23 @@ def main() -> None:
     sizes, rounds = Sizes.of(arguments), arguments.rounds
     if arguments.smoke:
         sizes, rounds = Sizes(depth=2, width=32, streams=2, batch=4, tokens=8), 1
-    if "pre_norm" not in arguments.schemes:
+    if arguments.schemes and "pre_norm" not in arguments.schemes:
         arguments.schemes.insert(0, "pre_norm")
-    rows = _measure(arms_of(arguments.schemes, packages=False), sizes, rounds, arguments)
-    _print(rows, sizes, arguments)
-    if arguments.json:
-        Path(arguments.json).write_text(
-            json.dumps({"sizes": dataclasses.asdict(sizes), "rows": rows}, indent=1) + "\n"
+    told: dict[str, Any] = {}
+    if arguments.schemes:
+        rows = _measure(arms_of(arguments.schemes, packages=False), sizes, rounds, arguments)
+        _print(rows, sizes, arguments)
+        told = {"sizes": dataclasses.asdict(sizes), "rows": rows}
+    if arguments.together:
+        counts = [2] if arguments.smoke else arguments.together
+        told["together"] = measure_together(
+            counts, device=arguments.device, rounds=rounds, smoke=arguments.smoke
         )
+        print()
+        for line in table_of(told["together"]):
+            print(line)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(told, indent=1) + "\n")
 
 
 def _measure(
