@@ -103,7 +103,9 @@ def main() -> int:
             ill[level] = _fits(planted, panels, kept, asked.keep, other_seed=name == "healthy")
         checked = {
             one: manipulation_check(
-                _moves(ill["none"], ill[level], panels), _moves(well["none"], well[level], panels), cause=one
+                _moves(ill["none"], ill[level], panels, asked.steps // 10),
+                _moves(well["none"], well[level], panels, None),
+                cause=one,
             )
             for one, level in CAUSES.items()
         }
@@ -165,9 +167,9 @@ def _answer(penalty: dict[str, np.ndarray], passed: dict[str, bool]) -> str:
     return verdict.cause or verdict.decision
 
 
-def _moves(before: Fits, after: Fits, panels: Sequence[int]) -> dict[str, Move]:
+def _moves(before: Fits, after: Fits, panels: Sequence[int], until: int | None) -> dict[str, Move]:
     both = Fits(table=before.table, rows=pl.concat([before.rows, after.rows]).unique(), missing=0)
-    return mediator_moves(both, before.table, after.table, panels, least=SMALLEST)
+    return mediator_moves(both, before.table, after.table, panels, least=SMALLEST, until=until)
 
 
 def _excess(fits: Fits) -> np.ndarray:

@@ -4,9 +4,9 @@
                                [--rate 7e-4] [--steps 800] [--batch 32] [--width 32] [--context 24] [--r2 0.2]
                                [--panels 3] [--doses D,...] [--optimizer adamw] [--keep FILE]
 
-A relief carries a verdict only if its manipulation check passes: in the deep network, over training, a
-mediator it aims at moves by at least 50 %, the way that relieves, and in the reference those of every other
-cause by less than 10 % (`fints.diagnostics.manipulation_check`). This trains networks on the panels of
+A relief carries a verdict only if its manipulation check passes: in the deep network's warm-up a mediator
+it aims at moves by at least 50 %, the way that relieves, and in the reference those of every other cause by
+less than 10 % (`fints.diagnostics.manipulation_check`). This trains networks on the panels of
 `studies/collapse_or_vanishing.py` (memory chain, 64 assets), without and with each relief at each of its
 doses (`fints.interventions.RELIEFS`, and their placebos at the largest), and prints how far each mediator
 moved, as the typical size over moments and sublayers (signed mean), with the share of the oracle. A fit is
@@ -89,7 +89,8 @@ def main() -> int:
             )
             for depth in plain
         }
-        moves = {depth: _moves(plain[depth], own[depth], panels) for depth in plain}
+        warm_up = {asked.depth: asked.steps // 16, asked.reference: None}
+        moves = {depth: _moves(plain[depth], own[depth], panels, warm_up[depth]) for depth in plain}
         check = manipulation_check(moves[asked.depth], moves[asked.reference], cause=cause)
         said = {asked.depth: "passed" if check.passed else check.reason}
         for depth, fits in own.items():
@@ -117,9 +118,9 @@ def _base(asked: argparse.Namespace, depth: int) -> Experiment:
     )
 
 
-def _moves(before: Fits, after: Fits, panels: list[int]) -> dict[str, Move]:
+def _moves(before: Fits, after: Fits, panels: list[int], until: int | None) -> dict[str, Move]:
     both = Fits(table=before.table, rows=pl.concat([before.rows, after.rows]), missing=0)
-    return mediator_moves(both, before.table, after.table, panels, least=LEAST_GAP)
+    return mediator_moves(both, before.table, after.table, panels, least=LEAST_GAP, until=until)
 
 
 def _row(

@@ -40,10 +40,11 @@ bootstrap over panels. A cause dominates if the lower bound of its share is abov
 differences to every rival and to its placebo are above 0; "several causes", "none of these" and
 "undecided, needs N more panels" are verdicts too. Noise dominates only if it also does after every forecast
 got its best scalar, chosen on validation days: a relief that merely shrinks gains nothing. A relief carries
-a verdict only if its manipulation check passes: over training, in the deep network one of the mediators it
-aims at moved by at least 50 %, the way that relieves, and in the reference, where there is little to cure,
-every other cause's by less than 10 %; sizes are without what chance moves (`fints.diagnostics.move`). In the
-deep network the others may move: a network that was cured differs from an ill one in whatever is measured.
+a verdict only if its manipulation check passes. In the warm-up of the deep network one of the mediators it
+aims at moved by at least 50 %, the way that relieves (the gap of noise fitting is of the end): once a network
+has fallen ill it differs from a cured one in every mediator, whatever the cause. And in the reference, where
+there is little to cure, every other cause's moved by less than 10 % over all of training. Sizes are without
+what chance moves (`fints.diagnostics.move`).
 A penalty under a relief is counted from the better of the two references, the plain and the relieved one, so
 that spoiling the reference cures nothing. Each of the four cells is a
 question of its own, so nothing is adjusted for their number.
@@ -90,7 +91,8 @@ STUDY = PanelStudy(
             steps=800,
             warmup_steps=50,
             evaluate_every=800,
-            profile_every=100,
+            # The warm-up, where a network falls ill, and the rest of training.
+            profile_at=(10, 20, 30, 40, 50, 100, 200, 300, 400, 500, 600, 700, 800),
             keep="last",
             # The last update is measured, and says nothing at a rate of 0.
             final_learning_rate_share=0.1,
@@ -148,7 +150,7 @@ STUDY = PanelStudy(
                 "training.steps": 12,
                 "training.warmup_steps": 2,
                 "training.evaluate_every": 12,
-                "training.profile_every": 6,
+                "training.profile_at": (1, 2, 6, 12),
                 "model.width": 8,
                 "data.context": 12,
             },
@@ -196,7 +198,7 @@ STUDY = PanelStudy(
                 "training.batch_size": 64,
                 "training.steps": 3000,
                 "training.evaluate_every": 3000,
-                "training.profile_every": 1500,
+                "training.profile_at": (10, 20, 30, 40, 50, 400, 800, 1500, 3000),
                 "training.device": "auto",
             },
             levels=PRIMARY,

@@ -143,10 +143,20 @@ def manipulation_check(
     """Judge the moves of an intervention that aims at `cause`.
 
     It must reach its aim where the ill is: in the deep network one of its own mediators moves by at least
-    50 %, and the way that relieves. And it must touch nothing else where there is nothing to cure: in the
-    reference network every other cause's mediators move by less than 10 %. In the deep network they need
-    not: a network that is cured of one ill differs from an ill one in whatever else was measured, and a
-    check that forbade this would let no cure pass.
+    50 %, and the way that relieves. That is asked of the first steps, the warm-up: a network that has fallen
+    ill differs from a cured one in every mediator, whichever was the cause. And it must touch nothing else
+    where there is nothing to cure: in the reference network every other cause's mediators move by less than
+    10 % over all of training. In the deep network they need not stand still: a check that forbade this would
+    let no cure pass.
+
+    Parameters
+    ----------
+    deep
+        Moves in the deep network's warm-up; that of the gap between training and test at its end.
+    reference
+        Moves in the reference over all of training.
+    cause
+        A key of `MEDIATORS`.
 
     Raises
     ------

@@ -192,11 +192,12 @@ def _checks(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             rows=tuple(rows),
             left=("cell", "relief of", "depth", "check"),
             note="How far the relief moved each mediator, relative to what it is without: typical size over "
-            "moments and sublayers, without what chance moves; in brackets the signed mean. A check "
-            "passes if in the deep network a mediator of its own moved by at least 50 %, the way that "
-            "relieves, and in the reference, where there is little to cure, every other one by less than "
-            "10 % (those judged are bold). Same weights: what the relief itself does, before training on "
-            "has answered.",
+            "moments and sublayers, without what chance moves; in brackets the signed mean. Moments of "
+            "the deep network are those of its warm-up, since one that has fallen ill differs in every "
+            "mediator whatever the cause; those of the reference are all (the gap is of the end in both). "
+            "A check passes if in the deep network a mediator of its own moved by at least 50 %, the way "
+            "that relieves, and in the reference, where there is little to cure, every other one by less "
+            "than 10 % (those judged are bold). Same weights: what the relief itself does.",
         )
     ]
 

@@ -151,8 +151,10 @@ def _cell(
     checks = {}
     for cause, level in causes.items():
         moves = {
-            depth: mediator_moves(fits, tables[depth, "none"], tables[depth, level], panels, least=least)
-            for depth in (deep, reference)
+            depth: mediator_moves(
+                fits, tables[depth, "none"], tables[depth, level], panels, least=least, until=until
+            )
+            for depth, until in ((deep, study.base.training.warmup_steps), (reference, None))
         }
         checks[cause] = manipulation_check(moves[deep], moves[reference], cause=cause)
     passed = {cause: check.passed for cause, check in checks.items()}
@@ -191,7 +193,13 @@ def _cell(
 
 
 def mediator_moves(
-    fits: Fits, before: pl.DataFrame, after: pl.DataFrame, panels: Sequence[int], *, least: float
+    fits: Fits,
+    before: pl.DataFrame,
+    after: pl.DataFrame,
+    panels: Sequence[int],
+    *,
+    least: float,
+    until: int | None = None,
 ) -> dict[str, Move]:
     """Return how far each mediator moved between two arms, over moments and sublayers; the start is left out.
 
@@ -206,9 +214,11 @@ def mediator_moves(
     least : float
         A gap between training and test smaller than this counts as this: what it moved by is not compared
         with next to nothing.
+    until : int, optional
+        Moments after this step are left out; not of the gap, which there is at the end alone.
     """
     names = [name for names in MEDIATORS.values() for name in names if name != GAP]
-    found = {name: _moved(fits, (before, name), (after, name), panels) for name in names}
+    found = {name: _moved(fits, (before, name), (after, name), panels, until) for name in names}
     gaps = [
         [
             [test - train]
@@ -233,14 +243,18 @@ def _direct(
     if level is None:
         return None
     own = tables[deep, level]
-    return _moved(fits, (own, "gradient_norm_plain"), (own, "gradient_norm"), panels)
+    return _moved(fits, (own, "gradient_norm_plain"), (own, "gradient_norm"), panels, None)
 
 
 def _moved(
-    fits: Fits, before: tuple[pl.DataFrame, str], after: tuple[pl.DataFrame, str], panels: Sequence[int]
+    fits: Fits,
+    before: tuple[pl.DataFrame, str],
+    after: tuple[pl.DataFrame, str],
+    panels: Sequence[int],
+    until: int | None,
 ) -> Move | None:
     """Compare two measures of two arms on those panels where both were measured at the same places."""
-    measured = [_by_panel(fits, table, name, panels) for table, name in (before, after)]
+    measured = [_by_panel(fits, table, name, panels, until) for table, name in (before, after)]
     shared = [
         panel
         for panel, values in measured[0].items()
@@ -253,10 +267,14 @@ def _moved(
     return move(*([by[panel] for panel in shared] for by in measured))
 
 
-def _by_panel(fits: Fits, table: pl.DataFrame, name: str, panels: Sequence[int]) -> dict[int, list[float]]:
+def _by_panel(
+    fits: Fits, table: pl.DataFrame, name: str, panels: Sequence[int], until: int | None
+) -> dict[int, list[float]]:
     """Return a measure by panel, in the order of moments and sublayers."""
     own = table.filter(pl.col("panel").is_in(list(panels))).select("key", "panel")
     rows = fits.rows.filter((pl.col("measure") == name) & (pl.col("step") > 0)).drop_nulls("value")
+    if until is not None:
+        rows = rows.filter(pl.col("step") <= until)
     found = rows.join(own, on="key").sort("panel", "step", "layer")
     return {
         int(panel): part["value"].to_list()

@@ -195,6 +195,17 @@ def test_the_start_of_training_is_no_part_of_a_check() -> None:
     assert moves == cell(fits).checks["gradient"].deep
 
 
+def test_the_deep_network_is_asked_in_its_warm_up_and_the_reference_all_through() -> None:
+    fits = made_up(study(), {}, moved=WORKS)
+    late = fits.rows.filter(pl.col("step") == 10).with_columns(step=pl.lit(600, dtype=pl.Int64))
+    relieved = pl.col("key").str.contains("-gradient_equaliser-") & (pl.col("measure") == "gradient_norm")
+    late = late.with_columns(value=pl.when(relieved).then(pl.col("value") * 8).otherwise(pl.col("value")))
+    rows = pl.concat([fits.rows, late.select(fits.rows.columns)])
+    check = cell(Fits(table=fits.table, rows=rows, missing=0)).checks["gradient"]
+    assert check.deep["gradient_norm"].size == pytest.approx(1.0)
+    assert check.reference["gradient_norm"].size > 2.0
+
+
 def test_a_relief_under_which_every_deep_fit_diverged_carries_no_verdict() -> None:
     fits = made_up(study(), {"gradient_equaliser": 0.9}, moved=WORKS)
     lost = fits.rows.filter(~pl.col("key").str.contains("depth_2-gradient_equaliser-"))
