@@ -28,6 +28,7 @@ from fints.study.design import DEFAULT_BASELINES, OUTCOMES
 from fints.study.differences import contrast_rows, contrast_specs
 from fints.study.found import Found, found_by_arms
 from fints.study.levels import arm_rows, baseline_rows
+from fints.study.selection import Selection, select
 from fints.study.summaries import (
     mean_history,
     mean_mixing,
@@ -36,6 +37,7 @@ from fints.study.summaries import (
     outcome_counts,
     tried_points,
 )
+from fints.study.trading import Trading, trade
 from fints.study.verdict import MEASURES, Measure, decide, sentence
 from fints.words import counted
 
@@ -73,6 +75,8 @@ class Analysis:
     history: pl.DataFrame
     oracle: pl.DataFrame
     scope: dict[str, Any]
+    selection: Selection | None = None
+    trading: Trading | None = None
 
     @property
     def factors(self) -> dict[str, list[str]]:
@@ -156,13 +160,22 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
         num_seeds=len(spec["seeds"]),
         claim=claim,
     )
+    decision, selection, trading = first["decision"], None, None
+    if "matching" in spec:
+        selection = select(spec, cells, averages, baselines, outcome=outcome, horizon=horizon)
+        decision, verdict = selection.kind, selection.sentence
+        trading = trade(spec, averages, baselines, rows)
     scope = _scope(rows, dropped, final, fits, horizon)
-    notes = (_incomplete_note(spec, final, fits), verdict, _failure_note(first))
+    notes = (
+        _incomplete_note(spec, final, fits),
+        verdict,
+        _failure_note(first) if selection is None else _failures(final),
+    )
     return Analysis(
         spec=spec,
         measure=MEASURES[outcome],
         claim=claim,
-        decision=first["decision"],
+        decision=decision,
         verdict=" ".join(note for note in notes if note),
         found=found_by_arms(arms, claim=claim, scope=scope, simulated=spec["simulated"]),
         cells=cells,
@@ -176,6 +189,8 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
         history=mean_history(spec, history, final),
         oracle=oracle_bins(spec, frames, final),
         scope=scope,
+        selection=selection,
+        trading=trading,
     )
 
 
@@ -201,6 +216,12 @@ def _failure_note(row: Mapping[str, Any]) -> str:
         if row[f"failed_{side}"]
     ]
     return f"({' and '.join(parts)} failed and entered as the zero forecast.)" if parts else ""
+
+
+def _failures(final: pl.DataFrame) -> str:
+    failed = int(final["failed"].sum())
+    of = counted(final.height, "final fit")
+    return f"({failed} of {of} failed and entered as the zero forecast.)" if failed else ""
 
 
 def _scope(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fints.config import Experiment, override
 from fints.study.factors import (
     Factors,
+    check_changes,
     check_factors,
     chosen_levels,
     crossed,
@@ -23,6 +24,7 @@ from fints.study.factors import (
 
 if TYPE_CHECKING:
     from fints.evaluation.walk_forward import WalkForward
+    from fints.study.matching import Matching
 
 __all__ = ["DEFAULT_BASELINES", "Arm", "Contrast", "Preset", "Study", "Tuning"]
 
@@ -87,6 +89,8 @@ class Preset:
         Replacements of the study's own.
     claim : str
         What a report of this size may be called: "none", "exploratory" or "answer".
+    opens_seal : bool
+        Whether this size reads sealed dates, as the study's own `opens_seal` has it.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -96,6 +100,7 @@ class Preset:
     seeds: tuple[int, ...] | None = None
     baselines: tuple[str, ...] | None = None
     claim: str = "exploratory"
+    opens_seal: bool = False
 
     def __post_init__(self) -> None:
         if self.claim not in ("none", "exploratory", "answer"):
@@ -145,7 +150,10 @@ class Study:
     presets : mapping
         Name to size; "smoke" and "quick" are expected.
     opens_seal : bool
-        Whether sealed dates may be read: true in one study only, run once.
+        Whether sealed dates may be read: true in one study only, run once (`fints.study.seal`).
+    matching : Matching, optional
+        Levels of one factor are then compared at the same width, parameters and time, and the answer is
+        a verdict over all of them (`fints.study.selection`); every contrast is secondary.
 
     Raises
     ------
@@ -167,6 +175,7 @@ class Study:
     baselines: tuple[str, ...] = DEFAULT_BASELINES
     presets: Mapping[str, Preset]
     opens_seal: bool = False
+    matching: Matching | None = None
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
@@ -198,13 +207,7 @@ class Study:
         factors = chosen_levels(self.factors, size.levels)
         tuning = size.tuning or self.tuning
         seeds = self.seeds if size.seeds is None else size.seeds
-        owners = {owned: f"factor {name!r}" for name in factors for owned in _fields(factors[name])}
-        owners |= dict.fromkeys(tuning.space, "the tuning space")
-        for dotted in {**size.changes, **(changes or {})}:
-            for owned, owner in owners.items():
-                if f"{dotted}.".startswith(f"{owned}."):
-                    what = "it" if dotted == owned else owned
-                    raise ValueError(f"{dotted} cannot be set: {what} is varied by {owner} of this study.")
+        check_changes([*size.changes, *(changes or {})], factors, tuning.space)
         values = {
             "base": override(self.base, {**size.changes, **(changes or {})}),
             "factors": factors,
@@ -213,6 +216,7 @@ class Study:
             "seeds": seeds,
             "baselines": self.baselines if size.baselines is None else size.baselines,
             "presets": {preset: size},
+            "opens_seal": self.opens_seal or size.opens_seal,
             "contrasts": tuple(item for item in self.contrasts if not _left_out(item, factors)),
         }
         missing = _left_out(self.primary, factors)
@@ -223,7 +227,19 @@ class Study:
         return sized
 
     def arms(self) -> list[Arm]:
-        """Return every combination of levels, in the order of their declaration."""
+        """Return every combination of levels, in the order of their declaration.
+
+        Of those that are matched, each that its matching changes; the others would be made twice.
+        """
+        declared = self._declared()
+        if self.matching is None:
+            return declared
+        from fints.study.matching import matched_arms
+
+        return matched_arms(self.matching, declared)
+
+    def _declared(self) -> list[Arm]:
+        """Return every combination of levels as its factors say, before anything is matched."""
         return [
             Arm(name=name, levels=levels, experiment=override(self.base, changes))
             for name, levels, changes in crossed(self.factors)
@@ -261,8 +277,13 @@ class Study:
                 f"folds.purge = {self.folds.purge} must be at least data.horizon = {self.base.data.horizon}, "
                 f"or training outcomes reach into the test period."
             )
+        if self.matching is not None:
+            self.matching.check(self.factors)
         seen: dict[Any, str] = {}
-        for arm in self.arms():
+        for arm in self._declared():
+            # What a matching makes of an arm is known when networks are counted, which takes torch.
+            if self.matching is not None and arm.levels[self.matching.by] != "width":
+                continue
             for point in self.tuning.points():
                 override(arm.experiment, point)
             for dotted in self.tuning.space:
@@ -274,11 +295,6 @@ class Study:
             if key in seen:
                 raise ValueError(f"arms {seen[key]} and {arm.name} are the same experiment; change a level.")
             seen[key] = arm.name
-
-
-def _fields(levels: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the dotted fields that some level of a factor sets."""
-    return list(dict.fromkeys(dotted for level in levels.values() for dotted in level))
 
 
 def _left_out(contrast: Contrast, factors: Mapping[str, Mapping[str, Any]]) -> str:

@@ -27,7 +27,11 @@ def contrast_rows(
     outcome: str,
     horizon: int,
 ) -> tuple[pl.DataFrame, ClusteredMean | None]:
-    """Return one row a contrast, the primary first, and the primary's paired difference."""
+    """Return one row a contrast, the primary first, and the primary's paired difference.
+
+    Where levels are matched the verdict is over all of them, and every contrast is a secondary one.
+    """
+    primaries = 0 if "matching" in spec else 1
     rows: list[dict[str, Any]] = []
     found: list[ClusteredMean | None] = []
     for index, item in enumerate(contrast_specs(spec)):
@@ -47,7 +51,7 @@ def contrast_rows(
         rows.append(
             {
                 "contrast": describe((factor, compare), against, within),
-                "primary": index == 0,
+                "primary": index < primaries,
                 "factor": factor,
                 "compare": compare,
                 "against": against,
@@ -77,9 +81,12 @@ def contrast_rows(
         for row in rows
     ]
     decisions = [decide(contrast, smallest, **facts) for contrast, facts in zip(found, known, strict=True)]
-    adjusted = holm([row["p"] for row in rows[1:]])
-    same = holm([decision.equivalence_p for decision in decisions[1:]])
-    for place, (row, p, equivalence_p) in enumerate(zip(rows[1:], adjusted, same, strict=True), start=1):
+    secondary = rows[primaries:]
+    adjusted = holm([row["p"] for row in secondary])
+    same = holm([decision.equivalence_p for decision in decisions[primaries:]])
+    for place, (row, p, equivalence_p) in enumerate(
+        zip(secondary, adjusted, same, strict=True), start=primaries
+    ):
         row["p_holm"] = p
         decisions[place] = decide(found[place], smallest, p=p, equivalence_p=equivalence_p, **known[place])
     for row, decision in zip(rows, decisions, strict=True):

@@ -24,6 +24,7 @@ from fints.study.canvas import (
 )
 from fints.study.mixing_figures import mixing
 from fints.study.profile_figures import gradient, similarity, training, update
+from fints.study.selection_report import selection_figure
 from fints.study.verdict import number
 from fints.words import counted
 
@@ -40,6 +41,7 @@ def draw(analysis: Analysis, folder: Path) -> list[Figure]:
     """Draw every figure that the study's data allow into `folder`; return them in reading order."""
     folder.mkdir(parents=True, exist_ok=True)
     makers: Sequence[Callable[[Analysis], tuple[Canvas, Figure] | None]] = (
+        selection_figure,
         _outcome,
         _contrasts,
         _oracle,

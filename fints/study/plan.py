@@ -13,6 +13,7 @@ from fints.study.baselines import NETWORKS, SOURCES
 from fints.study.cells import FINISHED
 from fints.study.dataset import Dataset, open_dataset
 from fints.study.design import DEFAULT_BASELINES, Arm, Contrast, Study
+from fints.study.experiments import check_experiment
 from fints.study.fingerprint import (
     AFFECTS_BASELINES,
     device_type,
@@ -21,6 +22,7 @@ from fints.study.fingerprint import (
     torch_version,
 )
 from fints.study.fits import Cell
+from fints.study.matching import comparisons
 from fints.study.planned import choose, fit_of_an_arm
 
 __all__ = ["Plan", "loss_or_infinity", "make_plan"]
@@ -141,6 +143,11 @@ class Plan:
             "torch": torch_version(),
             # A study from before the choice, and one that leaves it, has the same spec.
             **({} if study.baselines == DEFAULT_BASELINES else {"baselines": list(study.baselines)}),
+            **(
+                {}
+                if study.matching is None
+                else {"matching": comparisons(study.matching, study.factors, self.arms)}
+            ),
         }
 
     def _cell(self, arm: Arm, role: str, fold: Mapping[str, Any], seed: int, point: dict[str, Any]) -> Cell:
@@ -205,7 +212,7 @@ def make_plan(
         judged outcome.
     """
     sized = study.sized(preset, changes)
-    dataset = open_dataset(data or study.dataset, opens_seal=study.opens_seal)
+    dataset = open_dataset(data or study.dataset, opens_seal=sized.opens_seal)
     folds = [fold.to_dict() for fold in sized.folds.split(dataset.panel.dates.to_list())]
     _check_tuning(sized, folds)
     _check_arms(sized, dataset)
@@ -239,7 +246,6 @@ def _check_tuning(study: Study, folds: list[dict[str, Any]]) -> None:
 def _check_arms(study: Study, dataset: Dataset) -> None:
     """Refuse what only a fit would find: an unknown feature, an option its scheme does not have."""
     from fints.data import features
-    from fints.model import parameter_count
 
     dates = dataset.panel.dates
     # Names are checked, and values belong to the fits: few days will do.
@@ -248,14 +254,14 @@ def _check_arms(study: Study, dataset: Dataset) -> None:
     for arm in study.arms():
         for point in study.tuning.points():
             experiment = override(arm.experiment, point)
-            model, data = experiment.model, experiment.data
-            name = f"{model} {data}"
+            training = experiment.training
+            name = f"{experiment.model} {experiment.data} {training.device} {training.interventions}"
             if name in checked:
                 continue
             checked.add(name)
             try:
-                features(few, data.features)
-                parameter_count(model, num_features=len(data.features), context=data.context)
+                features(few, experiment.data.features)
+                check_experiment(experiment)
             except ValueError as error:
                 raise ValueError(f"arm {arm.name}: {error}") from error
 

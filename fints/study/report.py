@@ -27,6 +27,8 @@ from fints.study.document import (
 )
 from fints.study.figures import Figure, draw
 from fints.study.found import FOUND_RULE
+from fints.study.selection import HELD_EQUAL
+from fints.study.selection_report import selection_blocks
 from fints.study.tables import (
     arms_table,
     baselines_table,
@@ -72,7 +74,7 @@ def _blocks(analysis: Analysis, figures: Sequence[Figure]) -> list[Block]:
         Heading(text=spec["title"], level=1),
         *([Text(text=analysis.found.sentence)] if analysis.found.sentence else []),
         Text(text=_standing(analysis)),
-        *shown("outcome"),
+        *shown("selection", "outcome"),
         Heading(text="As declared before the run"),
         *from_docstring(spec["docstring"]),
         Heading(text="Design"),
@@ -81,6 +83,7 @@ def _blocks(analysis: Analysis, figures: Sequence[Figure]) -> list[Block]:
         arms_table(analysis),
         Text(text=FOUND_RULE),
         *distributions_table(analysis),
+        *selection_blocks(analysis),
         Heading(text="Contrasts"),
         contrasts_table(analysis),
         *shown("contrasts"),
@@ -114,12 +117,11 @@ def _standing(analysis: Analysis) -> str:
 
 def _design(analysis: Analysis) -> list[Block]:
     spec, scope = analysis.spec, analysis.scope
-    first = analysis.contrasts.row(0, named=True)
     smallest = analysis.measure.text(spec["smallest_effect"], digits_of(analysis))
     dropped = int(scope["rows_dropped"] or 0)
     left_out = f"; {counted(dropped, 'row')} left out that not every fit could forecast" if dropped else ""
     items = [
-        f"Primary outcome, named beforehand: out-of-sample {analysis.measure.label}, {first['contrast']}.",
+        f"Primary outcome, named beforehand: out-of-sample {analysis.measure.label}, {_asked(analysis)}.",
         f"Smallest effect of interest: {smallest} {analysis.measure.difference_unit}".rstrip() + ".",
         *(f"Factor {name}: {', '.join(levels)}." for name, levels in analysis.factors.items()),
         f"{counted(len(spec['arms']), 'arm')} × {counted(len(spec['folds']), 'fold')} × "
@@ -147,6 +149,13 @@ def _design(analysis: Analysis) -> list[Block]:
     return [Items(items=tuple(items)), folds]
 
 
+def _asked(analysis: Analysis) -> str:
+    if analysis.selection is None:
+        return str(analysis.contrasts["contrast"][0])
+    one = analysis.selection.comparisons[0]
+    return f"which of {counted(len(one.rows), 'scheme')} to pick at the {HELD_EQUAL[one.how]}"
+
+
 def _budget(spec: Mapping[str, Any]) -> list[str]:
     training, data = spec["arms"][0]["experiment"]["training"], spec["arms"][0]["experiment"]["data"]
     return [
@@ -167,6 +176,11 @@ def _data(analysis: Analysis) -> list[Block]:
             items.append(f"{label}: {str(card[name]).rstrip('.')}.")
     first, last = spec["span"]
     items.append(f"Span used: {first} to {last}, {counted(spec['num_assets'], 'asset')}.")
+    if opened := spec.get("opened"):
+        items.append(
+            f"This run has read sealed dates, as no other one may: first on {opened['opened']}, at commit "
+            f"`{opened['commit']}`."
+        )
     if spec["sealed_from"]:
         fate = "were opened by this study" if spec["opens_seal"] else "no fit read them"
         items.append(f"Dates from {spec['sealed_from']} on are sealed; {fate}.")
