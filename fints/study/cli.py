@@ -20,6 +20,7 @@ from fints.study.commands import enqueued_lines, finished_elsewhere, resume_comm
 from fints.study.design import Study
 from fints.study.launch import launcher_of
 from fints.study.options import study_parser
+from fints.study.seal import break_seal, seal_results, sealed_note
 from fints.words import counted, json_text
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     if here and (shortage := memory_shortage(plan, workers=here, done=folder.whole())):
         raise ValueError(shortage)
     _check_stores(folder, arguments)
+    break_seal(plan, path, folder.path, commit=commit, changed=bool(arguments.set or arguments.data))
     launcher = launcher_of(
         arguments.launcher,
         arguments.launcher_option,
@@ -154,6 +156,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     if not outcome.assembled:
         console.print("no final fit was finished, so there is no report", highlight=False)
         return 1
+    seal_results(plan, path, folder.path)
     analysis, page = _write_report(folder)
     models = _log_models(plan, folder, analysis, outcome, arguments) if arguments.models else []
     if said := analysis.found.sentence.replace("**", ""):
@@ -191,7 +194,9 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
     if arguments.publish:
         from fints.study.publish import publish
 
-        told["published"] = str(publish(folder.path, path))
+        # What sealed dates said stands beside the answer that was there before, not in its place.
+        name = f"{path.stem}_{plan.preset}" if plan.study.opens_seal else path.stem
+        told["published"] = str(publish(folder.path, path, name=name))
         lines.append(f"to commit: {told['published']}")
     if arguments.as_json:
         from fints.study.as_json import report_told
@@ -230,7 +235,7 @@ def _write_report(folder: StudyFolder) -> tuple[Analysis, Path]:
     from fints.study.assemble import table_spec
     from fints.study.report import write_report
 
-    analysis = analyse(table_spec(folder.path), folder.path)
+    analysis = analyse(table_spec(folder.path) | sealed_note(folder.path), folder.path)
     return analysis, write_report(analysis, folder.path)
 
 
