@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import runpy
 from collections.abc import Callable
@@ -11,11 +12,16 @@ from typing import Any
 
 import polars as pl
 import pytest
+from rich.console import Console
 
 from fints.data import simulate
-from fints.study import Preset, fits
+from fints.study import Preset, fits, runner
 from fints.study.fits import Cell
 from fints.study.grouping import jobs_of
+from fints.study.plan import make_plan
+from fints.study.pool import Pool
+from fints.study.progress import Report
+from fints.study.store import StudyFolder
 
 TINY = runpy.run_path(str(Path(__file__).parent / "tiny.py"))["STUDY"]
 SIX = {"training.vectorise": 6}
@@ -138,6 +144,23 @@ def test_a_shared_study_is_the_same_to_the_last_byte(
     shared = run(monkeypatch, tmp_path, changes=SIX, storage=url)
     assert shared.outcome.finished == 16
     assert of_fits(shared) == of_fits(undisturbed)
+
+
+@pytest.mark.slow
+def test_one_worker_process_or_two_give_the_same_bytes_as_none(
+    undisturbed: Any, run_study: Any, prices: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run_study.replace(monkeypatch, lambda cell: "")
+    monkeypatch.setattr(runner, "Pool", Pool)
+    plan = make_plan(STUDY, name="tiny", docstring="Words.", preset="smoke", data=str(prices), changes=SIX)
+    for workers in (1, 2):
+        folder = StudyFolder(tmp_path / str(workers), "tiny", plan.label)
+        console = Console(file=io.StringIO())
+        with Report(console, total=16, work=1.0, workers=workers) as report:
+            outcome = runner.run(plan, folder, report, workers=workers)
+        assert (outcome.finished, outcome.failures) == (16, [])
+        made = type("Made", (), {"folder": folder})
+        assert of_fits(made) == of_fits(undisturbed)
 
 
 @pytest.fixture
