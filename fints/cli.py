@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from fints import __version__
+from fints.cli_completion import refuse_unknown_shell
 from fints.cli_data import data
 from fints.cli_evaluate import EXAMPLES as EVALUATE_EXAMPLES
 from fints.cli_evaluate import evaluate
@@ -27,7 +28,16 @@ from fints.cli_scale import SERVER_EXAMPLES, WORKER_EXAMPLES, server, worker
 from fints.cli_schemes import schemes
 from fints.cli_simulate import EXAMPLES as SIMULATE_EXAMPLES
 from fints.cli_simulate import simulate
-from fints.terminal import AsJson, Failure, Refusal, examples, print_json, print_table, refusing
+from fints.terminal import (
+    AsJson,
+    Failure,
+    Refusal,
+    examples,
+    print_json,
+    print_table,
+    print_wrapped,
+    refusing,
+)
 
 __all__ = ["app", "main"]
 
@@ -59,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
+        refuse_unknown_shell(arguments)
         result = app(args=arguments, prog_name="fints", standalone_mode=False)
     except typer.TyperException as error:
         print(f"error: {_one_line(error, arguments)}", file=sys.stderr)
@@ -125,7 +136,7 @@ def doctor(as_json: AsJson = False) -> None:
         print_table(["check", "found", "state"], rows)
         for check in checks:
             if check.remedy:
-                print(f"{check.name}: {check.remedy}")
+                print_wrapped(f"{check.name}: {check.remedy}")
         print(
             f"{len(wrong)} of {len(checks)} checks are wrong." if wrong else "Everything fints needs is here."
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fints.cli_completion import dataset_names, own_dataset_names
 from fints.terminal import (
     AsJson,
     Refusal,
@@ -84,7 +85,10 @@ def data_list(as_json: AsJson = False) -> None:
 
 @data.command("show", epilog=examples("fints data show sp500-20", "fints data show sp500-20 --json"))
 def data_show(
-    name: Annotated[str, typer.Argument(help="A name of `fints data list`.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(help="A name of `fints data list`.", show_default=False, autocompletion=dataset_names),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Show a dataset's card: origin, licence, span, faults, repairs."""
@@ -259,7 +263,10 @@ def data_import(
 
 @data.command("delete", epilog=examples("fints data delete mine", "fints data delete mine --yes"))
 def data_delete(
-    name: Annotated[str, typer.Argument(help="A dataset of your own.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(help="A dataset of your own.", show_default=False, autocompletion=own_dataset_names),
+    ],
     yes: Yes = False,
 ) -> None:
     """Delete a dataset of yours; the file it was imported from is not touched."""

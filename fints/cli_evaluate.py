@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fints.cli_completion import dataset_names
 from fints.terminal import (
     AsJson,
     examples,
@@ -66,7 +67,12 @@ def evaluate(
         Path, typer.Argument(help="A parquet or CSV table of forecasts.", show_default=False)
     ],
     panel: Annotated[
-        str | None, typer.Option(help="Prices to join: a dataset's name or a file.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Prices to join: a dataset's name or a file.",
+            show_default=False,
+            autocompletion=dataset_names,
+        ),
     ] = None,
     horizon: Annotated[
         int | None, typer.Option(help="Trading days forecast; default: the table's column, else 1.")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fints.cli_completion import study_names
 from fints.cli_scale import study
 from fints.terminal import (
     AsJson,
@@ -49,7 +50,10 @@ def study_list(root: Root = None, as_json: AsJson = False) -> None:
 @study.command("disk", epilog=examples("fints study disk", "fints study disk residual_by_depth --json"))
 def study_disk(
     name: Annotated[
-        str | None, typer.Argument(help="NAME or NAME/LABEL; default: all.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="NAME or NAME/LABEL; default: all.", show_default=False, autocompletion=study_names
+        ),
     ] = None,
     root: Root = None,
     as_json: AsJson = False,
@@ -86,7 +90,12 @@ def study_disk(
     ),
 )
 def study_delete(
-    name: Annotated[str, typer.Argument(help="NAME/LABEL, or NAME: all of that name.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="NAME/LABEL, or NAME: all of that name.", show_default=False, autocompletion=study_names
+        ),
+    ],
     tracking: Annotated[
         bool, typer.Option("--tracking", help="Also its runs and models in the MLflow store there.")
     ] = False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fints.cli_completion import dataset_names, scheme_names
 from fints.terminal import AsJson, Refusal, examples, print_fields, print_json, print_wrapped, refusing
 from fints.words import byte_text
 
@@ -83,7 +84,10 @@ def schemes_list(as_json: AsJson = False) -> None:
 )
 def schemes_show(
     name: Annotated[
-        str | None, typer.Argument(help="A name of `fints schemes list`.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="A name of `fints schemes list`.", show_default=False, autocompletion=scheme_names
+        ),
     ] = None,
     option: Options = None,
     depth: Annotated[int, typer.Option(min=1, max=200, help="Blocks of a fresh network.")] = 12,
@@ -101,7 +105,10 @@ def schemes_show(
         Path | None, typer.Option(metavar="FOLDER", help="A saved forecaster to show, in place of a name.")
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Dataset whose last windows it reads; default: random inputs.")
+        str | None,
+        typer.Option(
+            help="Dataset whose last windows it reads; default: random inputs.", autocompletion=dataset_names
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File of the picture; default: NAME.png here.")
@@ -175,7 +182,9 @@ def schemes_show(
 )
 def schemes_convert(
     saved: Annotated[Path, typer.Argument(help="Folder of a saved forecaster.", show_default=False)],
-    to: Annotated[str, typer.Option(help="The scheme to convert to.", show_default=False)],
+    to: Annotated[
+        str, typer.Option(help="The scheme to convert to.", show_default=False, autocompletion=scheme_names)
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the converted forecaster.", show_default=False)],
     option: Options = None,
     as_json: AsJson = False,

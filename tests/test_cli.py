@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -190,6 +191,74 @@ def test_doctor_refuses_a_home_that_is_a_file(tmp_path: Path) -> None:
     (check,) = [check for check in examine(tmp_path / "home") if check.name == "results folder"]
     assert check.state == "wrong"
     assert "FINTS_HOME" in check.remedy
+
+
+def found_by(monkeypatch: pytest.MonkeyPatch, home: Path, **environment: str) -> dict[str, Check]:
+    """Return the checks of this machine by name, under an environment."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return {check.name: check for check in examine(home)}
+
+
+def test_doctor_says_how_to_mend_what_slows_fits_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = found_by(monkeypatch, tmp_path, OMP_NUM_THREADS="4096", CXX="no-such-compiler")
+    assert found["threads"].state == "note"
+    assert "unset OMP_NUM_THREADS" in found["threads"].remedy
+    # A fit does without; what it does without is said.
+    assert found["C++ compiler"].state == "note"
+    assert "no-such-compiler" in found["C++ compiler"].found
+    assert "plain training works" in found["C++ compiler"].found
+
+
+def test_doctor_finds_a_disk_that_cannot_be_written_whatever_its_modes_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system", str(tmp_path))
+
+    monkeypatch.setattr("fints.doctor.tempfile.TemporaryFile", refuse)
+    assert found_by(monkeypatch, tmp_path)["results folder"].state == "wrong"
+
+
+def test_doctor_names_what_killed_processes_have_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import platform
+
+    fits = tmp_path / "study" / "quick"
+    for left in (
+        tmp_path / "datasets" / ".deleted-x" / "mine",
+        fits / "fits" / "abc.damaged-20260101-000000",
+        fits / "tmp" / "half",
+    ):
+        left.mkdir(parents=True)
+    (fits / "locks").mkdir()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(timeout=300)
+    (fits / "locks" / "driver.json").write_text(json.dumps({"pid": ended.pid, "host": platform.node()}))
+    found = found_by(monkeypatch, tmp_path)
+    for name in ("leftovers of deletions", "damaged fits set aside", "half-written fits"):
+        assert found[name].state == "note"
+        assert str(tmp_path) in found[name].found
+    (fits / "locks" / "driver.json").write_text(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+    assert "half-written fits" not in found_by(monkeypatch, tmp_path)
+
+
+def test_doctor_asks_the_stores_of_the_environment_and_keeps_their_secrets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = found_by(
+        monkeypatch,
+        tmp_path,
+        FINTS_STORAGE="postgresql+psycopg://fints:secret@127.0.0.1:9/fints",
+        MLFLOW_TRACKING_URI="nonsense://fints:secret@nowhere",
+    )
+    for name in ("FINTS_STORAGE", "MLFLOW_TRACKING_URI"):
+        assert found[name].state == "wrong"
+        assert found[name].remedy
+    assert not any("secret" in str(check.to_dict()) for check in found.values())
 
 
 def test_doctor_names_a_version_outside_its_range(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

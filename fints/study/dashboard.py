@@ -119,10 +119,13 @@ class _Rows:
         widths = [_width(block, self._fold, apart=self._apart) for block in blocks]
         self._name = min(longest, room - sum(widths))
         self._row = self._name + sum(widths) + GAP * len(widths)
-        self._columns = max(1, (width + GAP) // (self._row + GAP))
+        self._most_columns = max(1, (width + GAP) // (self._row + GAP))
+        self._columns = 1
 
     def lines(self, room: int) -> list[Text]:
         """Return the heading and at most `room` rows, with a line on arms that are not shown."""
+        # Side by side only what would not stand one below the other.
+        self._columns = min(self._most_columns, -(-len(self._grid.arms) // room))
         shown = self._shown(room * self._columns)
         high = -(-len(shown) // self._columns)
         rows = [Text() for _ in range(high)]

@@ -77,7 +77,12 @@ class Report:
                 vertical_overflow="crop",
                 get_renderable=self._picture,
             )
-            self._live.start(refresh=True)
+            try:
+                self._live.start(refresh=True)
+            except BaseException:
+                # Ctrl-C while it starts: nobody would call __exit__.
+                self._live.stop()
+                raise
         return self
 
     def __exit__(
