@@ -114,6 +114,7 @@ def report_told(analysis: Analysis, page: Path, *, left_out: Sequence[str] = ())
             "detectable_r2": found.detectable,
             "sentence": _plain_words(found.sentence),
         },
+        **_picked(analysis),
         "arms": analysis.arms.to_dicts(),
         "contrasts": analysis.contrasts.to_dicts(),
         "baselines": analysis.baselines.to_dicts(),
@@ -121,6 +122,24 @@ def report_told(analysis: Analysis, page: Path, *, left_out: Sequence[str] = ())
         "commit": spec.get("commit"),
         "report": str(page),
         "markdown": str(page.with_suffix(".md")),
+    }
+
+
+def _picked(analysis: Analysis) -> dict[str, Any]:
+    """Return what is to be picked in each comparison of a study that matches its arms."""
+    if analysis.selection is None:
+        return {}
+    return {
+        "comparisons": [
+            {
+                "matched": one.how,
+                "decision": one.kind,
+                "pick": one.pick,
+                "folds_needed": one.folds_needed,
+                "levels": [dict(row) for row in one.rows],
+            }
+            for one in analysis.selection.comparisons
+        ]
     }
 
 

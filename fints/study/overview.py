@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import textwrap
+from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +165,19 @@ def power_of(plan: Plan) -> dict[str, Any]:
     dates = max(1, study.folds.test_days // data.horizon)
     sds = {at: paired_r2_sd(effect, agreement=at, dates=dates, assets=assets) for at in AGREEMENTS}
     powers = {f"{at:g}": contrast_power(effect, sd=sd, clusters=clusters) for at, sd in sds.items()}
-    return told | {"effective_assets": assets, "by_agreement": powers}
+    told |= {"effective_assets": assets, "by_agreement": powers}
+    if study.matching is None:
+        return told
+    pairs = math.comb(len(study.factors[study.matching.over]), 2)
+    together = {
+        f"{at:g}": contrast_power(effect, sd=sd, clusters=clusters, alpha=0.05 / pairs)
+        for at, sd in sds.items()
+    }
+    return told | {"pairs": pairs, "all_pairs_by_agreement": together}
+
+
+def _told(powers: Mapping[str, float]) -> str:
+    return ",  ".join(f"{agreement}: {power:.0%}" for agreement, power in powers.items())
 
 
 def _power(plan: Plan) -> list[str]:
@@ -175,7 +189,13 @@ def _power(plan: Plan) -> list[str]:
     if told["by_agreement"] is None:
         return [f"{at}: none, one fold gives no error to judge by"]
     num_assets = len(plan.dataset.panel.assets)
-    powers = ",  ".join(f"{agreement}: {power:.0%}" for agreement, power in told["by_agreement"].items())
+    powers = _told(told["by_agreement"])
+    together = []
+    if "pairs" in told:
+        together = [
+            f"         each of {told['pairs']} pairs, all of them together (Bonferroni):",
+            f"         {_told(told['all_pairs_by_agreement'])}",
+        ]
     return [
         at,
         f"         with {told['folds']} folds of {counted(study.folds.test_days, 'day')} and "
@@ -183,5 +203,6 @@ def _power(plan: Plan) -> list[str]:
         f"{told['effective_assets']:.1f},",
         "         between two arms of that R2 whose forecasts correlate by",
         f"         {powers}",
+        *together,
         "         (sampling error alone: noise of training comes on top)",
     ]
