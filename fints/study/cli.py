@@ -1,4 +1,4 @@
-"""The verbs of a study file: ``python studies/NAME.py plan | run | report``.
+"""The verbs of a study file: ``python studies/NAME.py plan | run | report | rerun``.
 
 Exit codes: 0 done, 1 fits failed or a check did not hold, 2 wrong use, 130 Ctrl-C, 143 SIGTERM.
 """
@@ -208,7 +208,18 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
     return 0
 
 
-_VERBS = {"plan": _plan, "run": _run, "report": _report}
+def _rerun(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    from fints.study.rerun import rerun
+
+    plan, folder = _resolve(study, path, docstring, arguments)
+    out = Path(arguments.out or tempfile.mkdtemp(prefix="fints-rerun-")).expanduser().resolve()
+    made = rerun(plan, arguments.key, stored=folder, out=out)
+    for line in made.lines():
+        make_console().print(line, highlight=False, markup=False, soft_wrap=True)
+    return 1 if made.different else 0
+
+
+_VERBS = {"plan": _plan, "run": _run, "report": _report, "rerun": _rerun}
 
 
 def _resolve(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fints.study.runner import Outcome
     from fints.study.store import StudyFolder
 
-__all__ = ["enqueued_lines", "finished_elsewhere", "resume_command", "run_command", "shown"]
+__all__ = ["enqueued_lines", "finished_elsewhere", "rerun_command", "resume_command", "run_command", "shown"]
 
 
 def run_command(path: Path, arguments: argparse.Namespace) -> str:
@@ -27,6 +27,13 @@ def run_command(path: Path, arguments: argparse.Namespace) -> str:
 def resume_command(path: Path, arguments: argparse.Namespace) -> str:
     """Return the command that goes on with this run, with every option that was given."""
     return shlex.join(_words(path, arguments, "run", "root", "storage", "tracking_uri", "workers"))
+
+
+def rerun_command(command: str, key: str) -> str:
+    """Return the command that makes one fit again, from the one that ran its study (``... run ...``)."""
+    words = shlex.split(command)
+    at = words.index("run")
+    return shlex.join([*words[:at], "rerun", key, *words[at + 1 :]])
 
 
 def enqueued_lines(plan: Plan, outcome: Outcome, arguments: argparse.Namespace) -> list[str]:

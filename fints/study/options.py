@@ -36,6 +36,7 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
     parser, verbs = _with_verbs(
         name,
         study.title,
+        ("plan", "run", "report", "rerun"),
         f"plan --preset {default}",
         f"run --preset {sizes[0]}",
         f"run --preset {default} --workers 2",
@@ -71,7 +72,18 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
         f"report --preset {sizes[-1]} --publish",
         f"report --preset {default} --json",
     )
-    for verb in (plan, run, report):
+    again = _verb(
+        verbs,
+        name,
+        "rerun",
+        "make one fit again and compare its bytes with the stored one",
+        f"rerun 0123456789abcdef --preset {default}",
+    )
+    again.add_argument("key", metavar="KEY", help="of the fit: the tag fints.key of its run in MLflow")
+    again.add_argument(
+        "--out", type=text_of, metavar="DIR", help="keep the fit here; else in a folder that is named"
+    )
+    for verb in (plan, run, report, again):
         _add_size(verb, sizes, default)
         verb.add_argument(
             "--data", type=text_of, metavar="NAME", help="dataset name, or path of a CSV or parquet panel"
@@ -145,6 +157,7 @@ def panel_parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:
     parser, verbs = _with_verbs(
         name,
         study.title,
+        ("plan", "run", "report"),
         f"plan --preset {default}",
         f"run --preset {sizes[0]}",
         f"report --preset {default}",
@@ -196,7 +209,7 @@ def panel_parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:
 
 
 def _with_verbs(
-    name: str, title: str, *examples: str
+    name: str, title: str, known: Iterable[str], *examples: str
 ) -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[OneLineParser]]:
     parser = OneLineParser(
         prog=f"python {name}",
@@ -206,7 +219,7 @@ def _with_verbs(
         epilog=_examples(name, examples),
     )
     verbs = parser.add_subparsers(
-        dest="verb", required=True, metavar="{plan,run,report}", parser_class=OneLineParser
+        dest="verb", required=True, metavar=f"{{{','.join(known)}}}", parser_class=OneLineParser
     )
     return parser, verbs
 

@@ -82,7 +82,9 @@ def run(
         write_json(folder.path / "study.json", told)
         for line in folder.set_aside_damaged():
             report.say(line)
-        tracker = Tracker(spec, root=folder.root, label=folder.label, uri=tracking_uri, commit=commit)
+        tracker = Tracker(
+            spec, root=folder.root, label=folder.label, uri=tracking_uri, commit=commit, command=command
+        )
         # Hashes the sources of baselines, once, while no other thread imports: CPython's parser of
         # syntax trees is not safe against that.
         plan.baseline_cells()

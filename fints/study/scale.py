@@ -385,6 +385,7 @@ def _tracker(part: _Part, company: Many) -> Tracker:
         label=part.folder.label,
         uri=part.tracking_uri,
         commit=part.queue.facts["commit"],
+        command=part.queue.facts.get("command", ""),
         company=company,
     )
 

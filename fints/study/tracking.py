@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from fints.study.addresses import without_secrets
 from fints.study.cells import FINISHED
+from fints.study.commands import rerun_command
 from fints.study.company import Alone, Company
 from fints.study.embedded import embedded
 from fints.study.fits import Cell, read_result
@@ -44,8 +45,8 @@ class Tracker:
         Results folder, and the study's own folder name in it.
     uri : str, optional
         An MLflow server or store; SQLite under `root` if not given.
-    commit : str, optional
-        Of the study's file.
+    commit, command : str, optional
+        Of the study's file, and what ran it, from which follows what makes one fit again.
     company : Company, optional
         Who else may write; nobody if not given.
     """
@@ -58,6 +59,7 @@ class Tracker:
         label: str,
         uri: str | None = None,
         commit: str | None = None,
+        command: str = "",
         company: Company | None = None,
     ) -> None:
         self._company = company or Alone()
@@ -66,6 +68,7 @@ class Tracker:
         self._label = label
         self._uri = uri
         self._commit = commit
+        self._command = command
         self._plan = spec["sources"] + "-" + _digest(spec)
         self._parents: dict[str, str] = {}
         self._children: dict[str, str] = {}
@@ -285,6 +288,8 @@ class Tracker:
             "fints.fold": str(cell.fold),
             "fints.seed": str(cell.seed),
         }
+        if self._command:
+            tags["fints.command"] = rerun_command(self._command, cell.key)
         run = self._client.create_run(self.experiment_id, run_name=run_name(cell), tags=tags)
         run_id = str(run.info.run_id)
         # Known from its first moment on, so that a store that goes away now leaves no run behind.

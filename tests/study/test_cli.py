@@ -62,7 +62,7 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "required: {plan,run,report}"),
+        ((), "required: {plan,run,report,rerun}"),
         (("runn",), "invalid choice: 'runn'"),
         (("plan", "--prest", "quick"), "unrecognized arguments: --prest quick"),
         (("plan", "--preset", "quik"), "unknown preset 'quik'. Did you mean 'quick'?"),

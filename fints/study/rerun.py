@@ -1,0 +1,151 @@
+"""One fit of a study made again from its key, and compared with the stored one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fints.study.fits import Cell
+from fints.study.grouping import jobs_of
+from fints.study.pool import Pool
+from fints.study.store import MANIFEST, StudyFolder, damage
+
+if TYPE_CHECKING:
+    from fints.study.plan import Plan
+
+__all__ = ["Rerun", "find_job", "rerun"]
+
+# What says how long a fit took, and the list of checksums that it is part of.
+OF_ITS_OWN = ("timing.json", MANIFEST)
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A fit made again.
+
+    `same` and `different` are the files that the stored fit and this one have, or one of them lacks; both are
+    empty where no fit was stored, or one that is damaged, which `reason` says.
+    """
+
+    cell: Cell
+    folder: Path
+    same: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
+    reason: str = ""
+
+    def lines(self) -> list[str]:
+        """Return what a person reads."""
+        lines = [f"{self.cell} is made again in {self.folder}"]
+        if self.reason:
+            return [*lines, f"nothing to compare it with: {self.reason}"]
+        if self.different:
+            return [*lines, f"not the bytes of the stored fit: {', '.join(self.different)}"]
+        return [*lines, f"the same bytes as the stored fit: {', '.join(self.same)}"]
+
+
+def find_job(plan: Plan, key: str) -> tuple[Cell, Cell]:
+    """Return the fit of this key, and the job that makes it: itself, or the fits that are made at once.
+
+    The final fits of every design point are looked at, whichever was chosen.
+
+    Raises
+    ------
+    ValueError
+        If the plan has no such fit.
+    """
+    for job in _jobs(plan):
+        for cell in job.cells():
+            if cell.key == key:
+                return cell, job
+    raise ValueError(
+        f"no fit of this plan has the key {key}, which stands for data, options and the code of a commit: "
+        "check out the commit that the tag fints.commit of its run names, and give the options of its run."
+    )
+
+
+def rerun(plan: Plan, key: str, *, stored: StudyFolder, out: Path) -> Rerun:
+    """Make one fit again, in a process like that of a run, and compare its files with the stored ones.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the study.
+    key : str
+        Of the fit, the tag ``fints.key`` of its run.
+    stored : StudyFolder
+        Where the study's own fits lie; nothing is changed there.
+    out : Path
+        A folder for this fit; it is made.
+
+    Raises
+    ------
+    ValueError
+        If the plan has no such fit, or `out` holds it already.
+    RuntimeError
+        If the fit fails, with the place of its log.
+    """
+    cell, job = find_job(plan, key)
+    fresh = StudyFolder(out, plan.name, plan.label)
+    if fresh.finished(key):
+        raise ValueError(f"{fresh.fit(key)} is there already: give another folder with --out.")
+    weights = (stored.fit(key) / "forecaster").is_dir() or not stored.finished(key)
+    with fresh.held():
+        start = {
+            "folder": str(fresh.path),
+            "dataset": plan.dataset.reference,
+            "opens_seal": plan.study.opens_seal,
+            "checksum": plan.dataset.checksum,
+            "keep_weights": weights,
+        }
+        pool = Pool(1, start, fresh.logs)
+        try:
+            _make(pool, job, fresh)
+        finally:
+            pool.stop()
+    made = fresh.fit(key)
+    if not stored.finished(key):
+        return Rerun(cell, made, reason=f"{stored.fit(key)} is not there.")
+    if wrong := damage(stored.fit(key)):
+        return Rerun(cell, made, reason=f"{stored.fit(key)} is damaged ({wrong}).")
+    return Rerun(cell, made, *_compared(made, stored.fit(key)))
+
+
+def _jobs(plan: Plan) -> Iterator[Cell]:
+    for arm in plan.arms:
+        yield from jobs_of(plan.tuning_cells(arm))
+        for point in plan.study.tuning.points():
+            yield from jobs_of(plan.final_cells(arm, point))
+
+
+def _make(pool: Pool, job: Cell, folder: StudyFolder) -> None:
+    while True:
+        if not pool.busy:
+            for slot in pool.idle():
+                pool.send(slot, job, job)
+        found = pool.next_event()
+        if found is None:
+            continue
+        slot, event = found
+        if event["event"] in ("failed", "gone") and slot in pool.busy:
+            why = event.get("error") or f"its process ended with code {event['code']}"
+            raise RuntimeError(f"{job} failed: {why}; what it printed is in {folder.logs}.")
+        if event["event"] == "done":
+            return
+
+
+def _compared(made: Path, stored: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    names = sorted({*_files(made), *_files(stored)})
+    alike = {
+        name: (made / name).is_file()
+        and (stored / name).is_file()
+        and (made / name).read_bytes() == (stored / name).read_bytes()
+        for name in names
+    }
+    return tuple(name for name in names if alike[name]), tuple(name for name in names if not alike[name])
+
+
+def _files(folder: Path) -> list[str]:
+    every = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return [name for name in every if name not in OF_ITS_OWN]
