@@ -272,7 +272,7 @@ study delete escaped/smoke --yes                        | no study
 
 
 STUDY = r"""
-                                                        | required: {plan,run,report}
+                                                        | required: {plan,run,report,rerun}
 runn                                                    | invalid choice: 'runn'
 --preset quick                                          | quick
 plan run                                                | unrecognized arguments: run
