@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fints.study.checkout import commit_of, declared_in, refuse_uncommitted
 from fints.study.claims import CLAIM_WORDS
-from fints.study.command_line import answer, changes_of, docstring_of, make_console, usable_cores
+from fints.study.command_line import (
+    answer,
+    changes_of,
+    check_folder,
+    docstring_of,
+    make_console,
+    usable_cores,
+)
 from fints.study.commands import shown
 from fints.study.options import panel_parser
 from fints.study.panel_design import PanelStudy
@@ -70,6 +77,7 @@ def _plan(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Nam
 
 
 def _run(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    from fints.study.grid import grid_of_panels
     from fints.study.panel_runner import run_panels
     from fints.study.progress import Report
 
@@ -81,11 +89,13 @@ def _run(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Name
         console.print("not a git checkout: the results will name no commit", highlight=False)
     elif plan.study.presets[plan.preset].claim != "none":
         refuse_uncommitted(study, path)
+    check_folder(folder)
     workers = arguments.workers or usable_cores()
     total = sum(plan.num_fits().values())
     console.print(f"{plan.name}, preset {plan.preset}: {counted(total, 'fit')}, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
-    with Report(console, total=total, work=plan.seconds(), workers=workers) as report:
+    grid = None if arguments.plain else grid_of_panels(plan)
+    with Report(console, total=total, work=plan.seconds(), workers=workers, grid=grid) as report:
         outcome = run_panels(
             plan,
             folder,
@@ -110,7 +120,6 @@ def _report(study: PanelStudy, path: Path, docstring: str, arguments: argparse.N
     plan, folder, known = _resolve(study, path, docstring, arguments)
     if arguments.publish and plan.changes:
         raise ValueError("only a study as declared is published; leave out --set.")
-    folder.path.mkdir(parents=True, exist_ok=True)
     page, found, sentence = _written(plan, folder, known, path, docstring, arguments)
     lines, published = [f"report: {page}"], dict[str, Any]()
     if arguments.publish:

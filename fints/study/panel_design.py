@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fints.config import Experiment, override
 from fints.study.factors import (
     Factors,
+    check_changes,
     check_factors,
     chosen_levels,
     crossed,
@@ -183,6 +184,7 @@ class PanelStudy:
                 }
                 for factor, levels in factors.items()
             }
+        check_changes([*size.changes, *(changes or {})], factors, tuning.space)
         values = {
             "base": override(self.base, {**size.changes, **(changes or {})}),
             "simulation": {**self.simulation, **size.simulation},

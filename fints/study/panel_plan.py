@@ -10,6 +10,7 @@ from typing import Any
 from fints.config import Experiment, fingerprint, override
 from fints.study.cells import FINISHED
 from fints.study.estimates import fit_seconds
+from fints.study.experiments import check_experiment
 from fints.study.fingerprint import device_type, sources_hash, torch_version
 from fints.study.panel_cells import PANEL_SOURCES, PanelFit
 from fints.study.panel_design import PanelArm, PanelStudy
@@ -157,6 +158,14 @@ def make_panel_plan(
         If the preset or a changed field cannot be used.
     """
     sized = study.sized(preset, changes)
+    checked = set()
+    for arm in sized.arms():
+        if (known := str(arm.experiment)) not in checked:
+            checked.add(known)
+            try:
+                check_experiment(arm.experiment)
+            except ValueError as error:
+                raise ValueError(f"arm {arm.name}: {error}") from error
     return PanelPlan(
         study=sized,
         name=name,
