@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fints.study.addresses import one_line, without_secrets
 from fints.study.checkout import commit_of, refuse_uncommitted
-from fints.study.command_line import answer, changes_of, docstring_of, make_console, usable_cores
+from fints.study.command_line import (
+    answer,
+    changes_of,
+    check_folder,
+    docstring_of,
+    make_console,
+    usable_cores,
+)
 from fints.study.commands import enqueued_lines, finished_elsewhere, resume_command, run_command
 from fints.study.design import Study
 from fints.study.launch import launcher_of
@@ -95,7 +102,9 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         refuse_uncommitted(study, path)
     workers = _default_workers(plan) if arguments.workers is None else arguments.workers
     from fints.study.estimates import memory_shortage, study_seconds
+    from fints.study.grid import grid_of_study
     from fints.study.overview import finished_lines
+    from fints.study.planned import Planned
     from fints.study.progress import Report
     from fints.study.runner import run
 
@@ -122,7 +131,9 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         "command": run_command(path, arguments),
         "keep_weights": arguments.models,
     }
-    with Report(console, total=total, work=study_seconds(plan, workers=1), workers=max(workers, 1)) as report:
+    grid = None if arguments.plain else grid_of_study(Planned(plan.spec()))
+    work = study_seconds(plan, workers=1)
+    with Report(console, total=total, work=work, workers=max(workers, 1), grid=grid) as report:
         if arguments.storage:
             from fints.study.scale import run_shared
 
@@ -280,19 +291,14 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     ValueError
         If nothing can be written there, a database is damaged or the tracker does not answer.
     """
-    from fints.study.embedded import check_database, check_path
+    from fints.study.embedded import check_database
     from fints.study.tracking import check_tracker
 
-    check_path(folder.path)
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder.root), tempfile.TemporaryFile(dir=folder.path):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"{folder.path} must be a folder that results can be written to, and cannot be "
-            f"({error.strerror}: {error.filename}): choose another one with --root or FINTS_HOME."
-        ) from error
+    check_folder(folder)
+    if arguments.storage:
+        from fints.study.shared_open import RESTART_S, open_shared
+
+        open_shared(arguments.storage, wait=RESTART_S).close()
     queue = folder.path / "optuna.db"
     if not arguments.storage and queue.exists():
         check_database(queue)
