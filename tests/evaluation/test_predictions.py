@@ -88,7 +88,7 @@ def test_widths_that_are_only_bounds_say_nothing_that_the_truth_beyond_could_ove
     assert judge_prediction(small, **judged, at_most=True).decision == "failed"  # type: ignore[arg-type]
     assert judge_prediction(small, **judged, at_least=True).reason == TOO_NARROW  # type: ignore[arg-type]
     for bound in ("at_least", "at_most"):
-        own = judge_prediction(small, kind="zero", smallest=SMALLEST, true=0.0, **{bound: True})  # type: ignore[arg-type]
+        own = judge_prediction(small, kind="zero", smallest=SMALLEST, true=0.0, **{bound: True})
         assert own.reason == TOO_NARROW
     assert judge_gate(large, smallest=SMALLEST, at_least=True).decision == "more"
     assert judge_gate(large, smallest=SMALLEST, at_most=True).reason == TOO_NARROW

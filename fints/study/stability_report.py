@@ -1,0 +1,389 @@
+"""The answer of a study of stability: stage 0, the predictions of the mechanism, rivals, and every cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fints.evaluation.power import contrast_power
+from fints.evaluation.predictions import LEAST_CLUSTERS, Finding, equivalence_power
+from fints.study.document import Block, Heading, Picture, Table, Text
+from fints.study.panel_design import Answer, PanelStudy
+from fints.study.panel_store import Fits
+from fints.study.stability import Key, StableCell, mean_of, stable_cells
+from fints.study.stability_claims import (
+    PREDICTIONS,
+    Claim,
+    Gate,
+    claims_at,
+    gates,
+    mechanism,
+    rivals_at,
+)
+from fints.study.stability_figures import draw_stability
+from fints.words import counted
+
+__all__ = ["answer_stability", "power_of_stability"]
+
+GATE_WORDS = {
+    "more": "more stable",
+    "less": "less stable",
+    "same": "as stable, to within the smallest difference of interest",
+    "undecided": "undecided",
+}
+# Of a width less the mean of two others, over that of a difference of two.
+HALF_FACTOR = math.sqrt(0.75)
+UNKNOWN_SPREADS = (0.15, 0.3, 0.6)
+UNITS = {"decades": "decades", "log": "log ratio", "R2": "of the target's mean square"}
+RULE = (
+    "The rule, fixed beforehand: stage 0 is at 5 % over all depths that are asked about; the mechanism is "
+    "asked only where Post-Norm is more stable, elsewhere it is void whatever its numbers. A prediction of "
+    "growth holds if its 95 % interval lies above 0 and not below the margin; one of nothing if two "
+    "one-sided tests put it within the margin. All must hold; one that fails (at 5 % over their number) "
+    "refutes. Where more than a quarter of the panels have a range that the grid cuts off, no claim is made "
+    "that the truth beyond could overturn."
+)
+
+
+def answer_stability(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
+    """Draw the figures of a study of stability and return its answer."""
+    cells = stable_cells(study, fits)
+    if not cells:
+        return Answer(sentence="No cell has a finished panel yet.", blocks=[], tables={})
+    first = gates(study, cells)
+    fitted = {cell.depth for cell in cells.values()}
+    depths = [depth for depth in study.settings["depths"] if depth in fitted]
+    claims = {depth: claims_at(study, cells, depth) for depth in depths}
+    rivals = {depth: rivals_at(study, cells, depth) for depth in depths}
+    figures = {figure.name: figure for figure in draw_stability(study, cells, first, claims, folder)}
+
+    def shown(*names: str) -> list[Block]:
+        found = [figures[name] for name in names if name in figures]
+        return [Picture(path=f"figures/{one.name}.svg", caption=one.caption, alt=one.alt) for one in found]
+
+    blocks: list[Block] = [
+        *shown("rates"),
+        Heading(text="Stage 0: is Post-Norm more stable at all?"),
+        *_gates(study, first),
+        Text(text=RULE),
+        Heading(text="What the mechanism predicts"),
+    ]
+    for depth in depths:
+        if claims[depth]:
+            blocks += _claims(study, first, claims[depth], depth)
+    blocks += [*shown("predictions", "dose"), Heading(text="Rival explanations, exploratory")]
+    for depth in depths:
+        if rivals[depth]:
+            blocks.append(_table(rivals[depth], depth))
+    blocks += [Heading(text="Every cell"), *_cells(cells), *shown("widths")]
+    return Answer(
+        sentence=_sentence(study, first, claims),
+        blocks=blocks,
+        tables={"claims": _rows(first, claims, rivals), "widths": _width_rows(cells)},
+    )
+
+
+def power_of_stability(study: PanelStudy) -> list[str]:
+    """Return the lines of a plan on what a study of stability can find.
+
+    The spread over panels of a gap of widths is the pilot's; as long as none was run, power is told at
+    several. That of a contrast of several cells is what it would be if cells of a panel were independent: the
+    panels that they share make it smaller.
+    """
+    number, settings = len(study.panels), study.settings
+    if number < LEAST_CLUSTERS:
+        return [f"power    none: a verdict needs {LEAST_CLUSTERS} panels, there are {number}"]
+    smallest, spread = settings["smallest"], settings["pilot_spread"]
+    panels = counted(number, "panel")
+    width, alpha = smallest["width"], 0.05 / len(settings["depths"])
+    asked = {
+        f"stage 0: {width:g} decades wider": lambda sd: contrast_power(
+            width, sd=sd, clusters=number, alpha=alpha
+        ),
+        f"a gap that grows by {width:g} with vol-of-vol": lambda sd: contrast_power(
+            width, sd=_dose_factor(settings["doses"]) * sd, clusters=number
+        ),
+        f"no gap where there is none, within {width:g}": lambda sd: equivalence_power(
+            width, sd=sd, clusters=number
+        ),
+        f"all of a gap of {width:g} is more than half of it": lambda sd: contrast_power(
+            width / 2, sd=HALF_FACTOR * sd, clusters=number
+        ),
+    }
+    spreads = [spread["width"]] if "width" in spread else list(UNKNOWN_SPREADS)
+    told = ", ".join(f"{sd:g}" for sd in spreads)
+    of = "which the pilot found" if "width" in spread else "no pilot has told yet which"
+    lines = [f"power    with {panels}, where gaps of widths deviate over panels by {told} ({of})"]
+    for words, power in asked.items():
+        lines.append(f"         {words}: {', '.join(f'{power(sd):.0%}' for sd in spreads)}")
+    if "moved" in spread:
+        sd, least = spread["moved"], smallest["moved"]
+        chance = contrast_power(least, sd=sd, clusters=number)
+        lines.append(f"         do(c) moves Pre-Norm by a quarter more (deviation {sd:g}): {chance:.0%}")
+    if "null" in spread:
+        sd, least = spread["null"], smallest["null"]
+        chance = equivalence_power(least, sd=sd, clusters=number)
+        lines.append(
+            f"         no difference without signal, within {least:g} (deviation {sd:g}): {chance:.0%}"
+        )
+    return lines
+
+
+def _dose_factor(doses: Mapping[str, float]) -> float:
+    """Return the deviation of the slope over doses times their range, over that of one gap."""
+    values = list(doses.values())
+    middle = sum(values) / len(values)
+    size = math.sqrt(sum((value - middle) ** 2 for value in values))
+    return (max(values) - min(values)) / size
+
+
+def _sentence(study: PanelStudy, first: Sequence[Gate], claims: Mapping[str, Sequence[Claim]]) -> str:
+    if not first:
+        return "Stage 0 has no finished panel yet."
+    told = []
+    for gate in first:
+        found, depth = gate.finding, gate.depth
+        decision = GATE_WORDS[found.decision]
+        said = f"At {depth} blocks Post-Norm is {decision}: {_number(found, 'decades')}"
+        if found.decision == "undecided":
+            said += f"; {_why(found)}"
+        own = claims.get(depth, [])
+        verdict = mechanism(gate, own)
+        if found.decision in ("less", "same"):
+            said += ", so its re-scaling of variance explains nothing here (void)"
+        elif verdict != "undecided":
+            said += f", and the mechanism is {verdict}"
+        else:
+            said += f"; the mechanism is undecided ({_counts(own)}"
+            said += f", {PREDICTIONS - len(own)} not fitted)" if len(own) < PREDICTIONS else ")"
+        told.append(said + ".")
+    return " ".join(told)
+
+
+def _counts(claims: Sequence[Claim]) -> str:
+    decisions = [claim.finding.decision for claim in claims]
+    return ", ".join(f"{decisions.count(one)} {one}" for one in ("held", "failed", "undecided"))
+
+
+def _gates(study: PanelStudy, first: Sequence[Gate]) -> list[Block]:
+    least = study.settings["smallest"]["width"]
+    rows = tuple(
+        (
+            gate.depth,
+            _number(gate.finding, "decades"),
+            _mean_interval(gate.common),
+            f"{least:g}",
+            _spread(gate.finding),
+            f"{gate.finding.power:.0%}",
+            GATE_WORDS[gate.finding.decision],
+            _more(gate.finding),
+            gate.finding.reason or "–",
+        )
+        for gate in first
+    )
+    note = (
+        "Width of Post-Norm's range of learning rates less that of Pre-Norm's, in decades (0.3: a factor 2)."
+    )
+    return [
+        Table(
+            columns=(
+                "blocks",
+                "difference",
+                "around the common best",
+                "smallest",
+                "sd",
+                "power",
+                "verdict",
+                "panels to decide",
+                "why",
+            ),
+            rows=rows,
+            left=("verdict", "why"),
+            note=f"{note} Mean and 95 % interval over panels; the same around the better of both best "
+            "shares, since a scheme that learns little at any rate has a wide range around its own best: "
+            "where that is not wider too, nothing is claimed. Spread over panels, and the chance to find the "
+            "smallest at that spread.",
+        )
+    ]
+
+
+def _claims(study: PanelStudy, first: Sequence[Gate], own: Sequence[Claim], depth: str) -> list[Block]:
+    gate = next((one for one in first if one.depth == depth), None)
+    verdict = mechanism(gate, own)
+    told = {
+        "supported": "all predictions held: the mechanism is supported.",
+        "refuted": "a prediction failed: the mechanism is refuted.",
+        "void": "stage 0 finds Post-Norm no more stable, so there is nothing to explain. The mechanism is "
+        "void; what its predictions come to is shown, and carries no verdict.",
+        "undecided": "undecided.",
+    }[verdict]
+    fitted = f"{len(own)} of {PREDICTIONS} predictions were fitted: {_counts(own)}."
+    return [Text(text=f"At {depth} blocks {told} {fitted}"), _table(own, depth)]
+
+
+def _table(claims: Sequence[Claim], depth: str) -> Table:
+    rows = tuple(
+        (
+            claim.name,
+            claim.text,
+            _number(claim.finding, claim.unit),
+            ("± " if claim.kind == "zero" else "") + f"{claim.smallest:g}",
+            _spread(claim.finding),
+            f"{claim.finding.power:.0%}",
+            claim.finding.decision,
+            _more(claim.finding),
+            claim.finding.reason or "–",
+        )
+        for claim in claims
+    )
+    return Table(
+        columns=("", "says", "found", "margin", "sd", "power", "verdict", "panels to decide", "why"),
+        rows=rows,
+        left=("", "says", "verdict", "why"),
+        note=f"At {depth} blocks. Widths and gaps in decades, do(c) in logarithms, no signal and shrinkage "
+        "in the target's mean square. Power: the chance that it is found to hold if it is true as written (a "
+        "gap of the smallest size), at this spread. Panels to decide: how many more at these estimates.",
+    )
+
+
+def _cells(cells: Mapping[Key, StableCell]) -> list[Block]:
+    rows = []
+    for cell in cells.values():
+        chosen = cell.chosen.values()
+        rows.append(
+            (
+                cell.name,
+                _mean_interval(list(cell.widths().values())),
+                f"{cell.open_ends():.0%}",
+                *(
+                    _plain(mean_of(row.get(name) for row in chosen))
+                    for name in (
+                        "share_of_oracle",
+                        "worst_block_share",
+                        "calm_share",
+                        "volatile_share",
+                        "forecast_variance_ratio",
+                    )
+                ),
+                f"{cell.failed():.0%}",
+                _plain(cell.spikes()),
+                _plain(cell.seed_spread()),
+                _plain(mean_of(row.get("input_share") for row in chosen)),
+                *(
+                    _plain(mean_of(row.get(name) for row in chosen))
+                    for name in ("moved_at_0.25", "moved_at_4")
+                ),
+                str(len(cell.chosen)),
+            )
+        )
+    return [
+        Table(
+            columns=(
+                "cell",
+                "width",
+                "cut off",
+                "share of oracle",
+                "worst block",
+                "calm",
+                "volatile",
+                "variance",
+                "diverged",
+                "spikes",
+                "sd of seeds",
+                "input's share",
+                "moved at 1/4",
+                "moved at 4",
+                "panels",
+            ),
+            rows=tuple(rows),
+            left=("cell",),
+            note="Width in decades with its 95 % interval; cut off: panels whose range an end of the grid "
+            "ends. Shares of oracle at the rate of the lowest validation loss: on all test days, the worst "
+            "of five blocks of them, the quarter of windows of least and of most volatility. Variance: of "
+            "forecasts over the oracle's. Diverged and loss spikes in 1,000 steps over all rates. Input's "
+            "share: of the embedded stream, from the features whose scale is asked about. Moved: by do(x := "
+            "c x), over the forecasts' own size.",
+        )
+    ]
+
+
+def _rows(
+    first: Sequence[Gate], claims: Mapping[str, Sequence[Claim]], rivals: Mapping[str, Sequence[Claim]]
+) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = [
+        {"kind": "gate", "depth": gate.depth, "name": "stage 0", **_numbers(gate.finding)} for gate in first
+    ]
+    for kind, table in (("prediction", claims), ("rival", rivals)):
+        found += [
+            {"kind": kind, "depth": depth, "name": claim.name, **_numbers(claim.finding)}
+            for depth, own in table.items()
+            for claim in own
+        ]
+    return found
+
+
+def _numbers(found: Finding) -> dict[str, object]:
+    return {
+        "decision": found.decision,
+        "estimate": found.estimate,
+        "low": found.low,
+        "high": found.high,
+        "sd": found.sd,
+        "clusters": found.clusters,
+        "more_clusters": found.more_clusters,
+        "power": found.power,
+    }
+
+
+def _width_rows(cells: Mapping[Key, StableCell]) -> list[dict[str, object]]:
+    return [
+        {
+            "scheme": cell.scheme,
+            "case": cell.case,
+            "depth": cell.depth,
+            "panel": panel,
+            "width": width,
+            "low_open": found is not None and found.low_open,
+            "high_open": found is not None and found.high_open,
+        }
+        for cell in cells.values()
+        for (panel, width), found in zip(cell.widths().items(), cell.ranges.values(), strict=True)
+    ]
+
+
+def _why(found: Finding) -> str:
+    if found.reason:
+        return found.reason
+    if found.more_clusters is None:
+        return "at these estimates no number of panels would decide"
+    return f"about {found.more_clusters} more panels would decide at these estimates"
+
+
+def _more(found: Finding) -> str:
+    return "–" if found.more_clusters is None else str(found.more_clusters)
+
+
+def _spread(found: Finding) -> str:
+    return "–" if found.sd is None else f"{found.sd:.2g}"
+
+
+def _number(found: Finding, unit: str) -> str:
+    digits = 4 if unit == "R2" else 2
+    told = f"{found.estimate:+.{digits}f}"
+    if math.isfinite(found.low):
+        told += f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
+    return f"{told} {UNITS[unit]}" if unit == "decades" else told
+
+
+def _mean_interval(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    from fints.study.causes import interval
+
+    mean, low, high = interval(values)
+    return f"{mean:.2f}" if len(values) < 2 else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _plain(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
