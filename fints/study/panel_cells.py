@@ -20,12 +20,14 @@ PANEL_SOURCES = (
     "study/grouping.py",
     "study/panel_cells.py",
     "study/panel_fits.py",
+    "study/panel_inside.py",
     "study/panel_measures.py",
     "study/panel_planted.py",
 )
 
-# What a final fit may be asked; `fints.study.panel_measures` says what each is.
-ASKED = ("blocks", "volatility", "scales", "scaled_features")
+# What a final fit may be asked; `fints.study.panel_measures` and, of the last two, `fints.study.panel_inside`
+# say what each is.
+ASKED = ("blocks", "volatility", "scales", "scaled_features", "inside", "curve")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,10 +36,11 @@ from fints.diagnostics.watch import Watch
 from fints.interventions import Applied, intervene
 from fints.model import Transformer, build
 from fints.study.panel_cells import Days, PanelFit
+from fints.study.panel_inside import Curve, inside_rows
 from fints.study.panel_measures import further_measures
 from fints.study.panel_planted import planted
 from fints.study.store import finish_folder, write_json
-from fints.training import Member, derive, fit, fit_together, predict
+from fints.training import Member, derive, fit, fit_together, make_loss, predict
 
 if TYPE_CHECKING:
     from fints.training.result import FitResult
@@ -137,7 +138,7 @@ class _Begun:
     clean: Tensor
     model: Transformer
     steering: Applied | None
-    watch: Watch | None
+    watch: Watch | Curve | None
 
     def member(self) -> Member:
         """Return what is trained."""
@@ -166,14 +167,12 @@ def _begun(cell: PanelFit) -> _Begun:
         for every in (experiment.model.forecast_from == "every_token",)
         for name, span in spans.items()
     }
-    model = build(
-        experiment.model,
-        num_features=len(data.features),
-        context=data.context,
-        seed=derive(cell.seed, "model"),
-    )
+    model = _network(cell, experiment)
     steering = intervene(model, training.interventions, seed=derive(cell.seed, "interventions"))
-    watch = None
+    watch: Watch | Curve | None = None
+    if cell.asked.get("curve") and not cell.watched:
+        validation = _Chosen.of(parts["validation"])
+        watch = Curve(validation, validation.said(clean))
     if cell.watched:
         watched = _Chosen.of(parts["train"], WATCHED_WINDOWS)
         inputs, targets = watched.gather(torch.arange(len(watched)))
@@ -222,10 +221,24 @@ def _told(begun: _Begun, result: FitResult) -> tuple[dict[str, Any], list[dict[s
             volatility=test.said(torch.from_numpy(volatility).flatten()),
             failed=failed,
         )
-    rows = [row for row in result.profiles if not failed] if cell.watched else []
+    rows = [row for row in result.profiles if not failed] if begun.watch is not None else []
     if cell.watched and not failed:
         rows += _probes(model, parts, clean)
+    if cell.asked.get("inside") and not failed:
+        test = _Chosen.of(parts["test"])
+        loss = make_loss(begun.experiment.training)
+        rows += inside_rows(model, _network(cell, begun.experiment), test, test.said(clean), loss=loss)
     return found, rows
+
+
+def _network(cell: PanelFit, experiment: Experiment) -> Transformer:
+    """Return the network of a fit before its first step."""
+    return build(
+        experiment.model,
+        num_features=len(experiment.data.features),
+        context=experiment.data.context,
+        seed=derive(cell.seed, "model"),
+    )
 
 
 def _write(
