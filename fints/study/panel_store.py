@@ -105,7 +105,7 @@ def publish_fits(found: Fits, beside: Path, preset: str) -> Path:
 
     folder = beside.parent / RESULTS / beside.stem / preset
     folder.mkdir(parents=True, exist_ok=True)
-    found.table.sort("arm", "role", "panel", "point").write_parquet(folder / FITS, compression="zstd")
+    found.table.sort("arm", "role", "panel", "point", "seed").write_parquet(folder / FITS, compression="zstd")
     order = ["key", "measure", "step", "layer"]
     rows = found.rows.sort(order).with_columns(pl.col("value").cast(pl.Float32))
     rows.write_parquet(folder / ROWS, compression="zstd")
