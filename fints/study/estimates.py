@@ -109,7 +109,7 @@ def _fit_bytes(written: str) -> int:
 def memory_shortage(plan: Plan, *, workers: int, done: Set[str] = frozenset()) -> str:
     """Return why the fits of a plan that are not done have too little memory, "" where they have enough.
 
-    The dearest fit of an arm counts, as often as fits run at a time. Where nothing tells how much
+    The dearest fit of an arm counts, as often as fits are made at a time. Where nothing tells how much
     is free there is no shortage.
 
     Raises
@@ -119,7 +119,8 @@ def memory_shortage(plan: Plan, *, workers: int, done: Set[str] = frozenset()) -
     """
     from fints.training import free_bytes, resolve_device
 
-    at_once = min(workers, sum(plan.num_fits().values()))
+    vectorise = plan.study.base.training.vectorise
+    at_once = min(workers * vectorise, sum(plan.num_fits().values()))
     known: dict[str, int] = {}
     for arm in plan.arms:
         points = plan.study.tuning.points()
@@ -136,8 +137,11 @@ def memory_shortage(plan: Plan, *, workers: int, done: Set[str] = frozenset()) -
             device = resolve_device(training.device)
             free = free_bytes(device)
             if free is not None and needed * at_once > free:
-                together = f", {counted(at_once, 'worker')} {size(needed * at_once)}" if at_once > 1 else ""
+                kind = "worker" if vectorise == 1 else "fit"
+                together = f", {counted(at_once, kind)} {size(needed * at_once)}" if at_once > 1 else ""
                 fewer = ", or give fewer --workers" if needed <= free and at_once > 1 else ""
+                if fewer and vectorise > 1:
+                    fewer += " or a smaller --vectorise"
                 return (
                     f"a fit of arm {arm.name} needs about {size(needed)} of memory{together}, and "
                     f"{size(free)} is free on {device}; lower model.width or training.batch_size{fewer}."

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
 from fints.config import Experiment, fingerprint
+from fints.words import counted
 
-__all__ = ["jobs_of", "why_alone"]
+__all__ = ["grouping_lines", "jobs_of", "why_alone"]
 
 
 class Fit(Protocol):
@@ -61,6 +62,19 @@ def jobs_of(cells: Sequence[AnyFit]) -> list[AnyFit]:
             made.append(filling[kind])
         filling[kind].append(cell)
     return [bunch[0] if len(bunch) == 1 else _together(bunch) for bunch in made]
+
+
+def grouping_lines(arms: Mapping[str, Experiment]) -> list[str]:
+    """Return what a plan says of the fits that are made at once, a line or two; nothing where none are."""
+    most = max(experiment.training.vectorise for experiment in arms.values())
+    if most == 1:
+        return []
+    reasons = [why_alone(experiment.to_dict()) for experiment in arms.values()]
+    alone = [reason for reason in reasons if reason is not None]
+    lines = [f"at once  up to {most} fits of an arm, as one network with stacked parameters"]
+    if alone:
+        lines += [f"         but {counted(len(alone), 'arm')} one by one: {alone[0]}"]
+    return lines
 
 
 def why_alone(experiment: Mapping[str, Any]) -> str | None:

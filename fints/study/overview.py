@@ -21,6 +21,7 @@ from fints.study.estimates import (
     study_seconds,
     weight_bytes,
 )
+from fints.study.grouping import grouping_lines
 from fints.words import counted
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def plan_lines(
         f" = {counted(fits['final'], 'fit')}",
         *_baselines(plan),
         f"in all   {counted(sum(fits.values()), 'fit')}; tuning fits kept from before: {kept}",
+        *grouping_lines({arm.name: arm.experiment for arm in plan.arms}),
         f"data     {plan.dataset.name}, {counted(len(plan.dataset.panel.assets), 'asset')}, {dates[0]} to "
         f"{dates[-1]}" + (f" (sealed from {plan.dataset.until})" if plan.dataset.until else ""),
     ]

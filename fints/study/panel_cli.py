@@ -25,6 +25,7 @@ from fints.study.command_line import (
     usable_cores,
 )
 from fints.study.commands import shown
+from fints.study.grouping import grouping_lines
 from fints.study.options import panel_parser
 from fints.study.panel_design import PanelStudy
 from fints.words import counted, json_text
@@ -228,6 +229,7 @@ def _plan_lines(
         f"tuning   {tuned if panels else 'none'}",
         f"final    {arms} x {counted(len(study.panels), 'panel')}{seeds} = {counted(fits['final'], 'fit')}",
         f"in all   {counted(sum(fits.values()), 'fit')}; there already: {kept}",
+        *grouping_lines({arm.name: arm.experiment for arm in plan.arms}),
         f"time     about {duration(left / workers)} with {counted(workers, 'worker')} (a rough estimate)",
         f"commit   {commit or 'none: not a git checkout'}",
         "folder",

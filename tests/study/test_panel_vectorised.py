@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from fints.study import panel_fits, panel_runner
-from fints.study.grouping import jobs_of, why_alone
+from fints.study.grouping import grouping_lines, jobs_of, why_alone
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_plan import PanelPlan, make_panel_plan
 from fints.study.panel_runner import run_panels
@@ -133,3 +133,13 @@ def test_arms_with_interventions_are_made_one_by_one(plan: Any) -> None:
     cells = made.tuning_fits(made.arms[0])
     assert [job.members for job in jobs_of(cells)] == [()] * len(cells)
     assert "interventions" in (why_alone(cells[0].experiment) or "")
+
+
+def test_a_plan_says_what_is_made_at_once_and_why_the_rest_is_not(plan: Any) -> None:
+    def lines(changes: dict[str, Any]) -> list[str]:
+        return grouping_lines({arm.name: arm.experiment for arm in plan(changes).arms})
+
+    assert lines({}) == []
+    assert lines(FOUR) == ["at once  up to 4 fits of an arm, as one network with stacked parameters"]
+    told = lines({**FOUR, "training.interventions": {"gradient_equaliser": {"dose": 1.0}}})
+    assert told[1].startswith("         but 4 arms one by one: interventions need a pass of their own")
