@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
@@ -20,6 +21,9 @@ __all__ = [
     "torch_version",
 ]
 
+# Built where they run, by `fints.residual.native`.
+KERNELS = ("*.cpp", "*.h")
+COMMENT = re.compile(r" *//[^\n]*")
 PACKAGE = Path(__file__).resolve().parent.parent
 # What a fit runs through; tests/study/test_fingerprint.py checks that nothing else is imported by it.
 AFFECTS_NUMBERS = (
@@ -115,7 +119,7 @@ def number_sources(package: Path = PACKAGE, entries: tuple[str, ...] = AFFECTS_N
 def sources_hash(package: Path = PACKAGE, entries: tuple[str, ...] = AFFECTS_NUMBERS) -> str:
     """Return a hash of the code that affects numbers, blind to comments and docstrings.
 
-    The syntax tree is hashed, so one minor version of Python counts as another source.
+    The syntax tree is hashed, so one minor version of Python counts as another source. Kernels are code too.
     """
     digest = hashlib.sha256()
     for path in number_sources(package, entries):
@@ -123,6 +127,10 @@ def sources_hash(package: Path = PACKAGE, entries: tuple[str, ...] = AFFECTS_NUM
         for node in ast.walk(tree):
             _drop_docstring(node)
         digest.update(f"{path.relative_to(package).as_posix()}\n{ast.dump(tree)}\n".encode())
+    for path in sorted(
+        each for entry in entries for kind in KERNELS for each in package.glob(f"{entry}/{kind}")
+    ):
+        digest.update(f"{path.name}\n{COMMENT.sub('', path.read_text(encoding='utf-8'))}\n".encode())
     return digest.hexdigest()[:16]
 
 

@@ -175,6 +175,8 @@ def test_code_that_makes_no_forecast_voids_no_fit(package: Path, name: str) -> N
         "residual/base.py",
         "model/heads.py",
         "training/loop.py",
+        "residual/feed_forward_kernels.cpp",
+        "residual/products.h",
         "evaluation/walk_forward.py",
         "diagnostics/profile.py",
         "study/fits.py",
