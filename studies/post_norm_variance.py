@@ -86,7 +86,9 @@ HIGH = {"simulation.noise": "garch", "simulation.vol_of_vol": 2.0}
 CENTRE = {"residual": BOTH, "case": ("garch_high",), "depth": ("4",)}
 PREDICTIONS = (
     {"residual": (*BOTH, *CURES), "case": ("garch_high",), "depth": ("4",)},
-    {"residual": BOTH, "case": ("gaussian", "garch_low", "oracle_sigma", "r2_0"), "depth": ("4",)},
+    {"residual": BOTH, "case": ("gaussian", "garch_low", "oracle_sigma"), "depth": ("4",)},
+    # No width is read off these.
+    {"residual": BOTH, "case": ("r2_0",), "depth": ("4",), "rate": RATES[1:4]},
 )
 UNTUNED = PanelTuning(space={}, panels=())
 
@@ -143,7 +145,7 @@ STUDY = PanelStudy(
         "rate": {rate: {"training.learning_rate": float(rate)} for rate in RATES},
     },
     tuning=UNTUNED,
-    panels=tuple(range(100, 108)),
+    panels=tuple(range(100, 109)),
     watched=False,
     asked={"blocks": 5, "volatility": 0.25, "scales": (0.25, 4.0), "scaled_features": ("a", "b")},
     settings={
@@ -171,16 +173,15 @@ STUDY = PanelStudy(
                 "model.width": 8,
                 "data.context": 12,
             },
-            levels={"rate": ("0.002", "0.016")},
-            grids=PREDICTIONS,
-            panels=(100, 101),
+            grids=tuple(grid | {"rate": (RATES[2], RATES[4])} for grid in PREDICTIONS),
+            panels=(90, 91),
             days=Days(train=120, validation=20, test=20),
             simulation={"num_assets": 8},
             claim="none",
         ),
         "quick": PanelPreset(
             grids=(CENTRE, {"residual": BOTH, "case": ("gaussian",), "depth": ("4",)}),
-            panels=(108, 109, 110, 111),
+            panels=(110, 111, 112, 113),
         ),
         # Of panels that are never judged: the spread that the plans' power rests on.
         "pilot": PanelPreset(
