@@ -60,8 +60,7 @@ class Stack:
     def leaf(self, name: str) -> Tensor:
         """Return the parameter `name` of all networks (K, ...)."""
         first, last, shape = self._places[name]
-        leaf = self.values[:, first:last].view(-1, *shape).requires_grad_()
-        return leaf
+        return self.values[:, first:last].view(-1, *shape).requires_grad_()
 
     def leaves(self) -> dict[str, Tensor]:
         """Return every trainable parameter of all networks by its name."""
@@ -100,6 +99,13 @@ class Stack:
         for model in self.models:
             self._part(model)
 
+    def tie(self) -> None:
+        """Let the networks' own gradients be views of the stack, whatever somebody else has made of them."""
+        for row, model in enumerate(self.models):
+            own = dict(model.named_parameters())
+            for name, (first, last, shape) in self._places.items():
+                own[name].grad = self.gradients[row, first:last].view(shape)
+
     def _row(self, model: nn.Module) -> Tensor:
         own = dict(model.named_parameters())
         return torch.cat([own[name].detach().reshape(-1) for name in self._places])
@@ -113,11 +119,11 @@ class Stack:
             own = dict(model.named_parameters())
             for name, (first, last, shape) in self._places.items():
                 own[name].data = self.values[row, first:last].view(shape)
-                own[name].grad = self.gradients[row, first:last].view(shape)
             for part, fresh in zip(pair, self._pair(row), strict=True):
                 part.data = fresh
             pair[0].grad = self.gradients[row, : self._decayed]
             pair[1].grad = self.gradients[row, self._decayed :]
+        self.tie()
 
     def _part(self, model: nn.Module) -> None:
         own = dict(model.named_parameters())

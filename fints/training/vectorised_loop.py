@@ -145,12 +145,16 @@ class Group:
             before = self.stack.values.clone() if may_profile else None
             self._update(step)
             self._charge(self.alive)
+            profiled = False
             if evaluation_due:
                 self._evaluate(number)
             for place, state in enumerate(self.alive):
                 if not state.ended and (profile_due or (evaluation_due and state.stopped)):
                     assert before is not None
                     self._profile(state, number, self.stack.named(self.stack.values[place] - before[place]))
+                    profiled = True
+            if profiled:
+                self.stack.tie()
             for state in self.alive:
                 if not state.ended and (last or state.stopped):
                     early = state.stopped and not last

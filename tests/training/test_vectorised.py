@@ -203,6 +203,23 @@ def test_each_profiler_sees_its_own_network_at_the_steps_and_with_the_updates_of
             assert row == pytest.approx(same, rel=1e-4, abs=1e-8)
 
 
+def test_a_profiler_that_clears_gradients_cuts_no_network_off(members: Callable[..., list[Member]]) -> None:
+    def clearing(model: nn.Module, step: int, update: Any) -> list[dict[str, Any]]:
+        model.zero_grad(set_to_none=True)
+        return []
+
+    def cleared() -> list[Member]:
+        # Its scheme's parameters are those of each network, not of the stack.
+        made = members(model={"residual": "dynamic_hyper_connections"}, optimizer="sgd", profile_every=2)
+        return [dataclasses.replace(member, profiler=clearing) for member in made]
+
+    one, other = cleared(), cleared()
+    for member, found in zip(other, fit_together(one), strict=True):
+        assert_same(found, alone(member))
+    for own, member in zip(one, other, strict=True):
+        assert_same_weights(own.model, member.model)
+
+
 def test_seconds_of_members_add_up_to_no_more_than_the_clock_and_nothing_is_left_out(
     members: Callable[..., list[Member]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
