@@ -91,7 +91,7 @@ def refuse_unknown_shell(arguments: Sequence[str]) -> None:
     """
     if not {"--show-completion", "--install-completion"} & set(arguments):
         return
-    import shellingham
+    import shellingham  # type: ignore[import-untyped]
 
     try:
         shell = shellingham.detect_shell()[0]

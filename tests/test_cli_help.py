@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import runpy
 import shlex
@@ -34,6 +35,8 @@ def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]
     return dict(own.choices)
 
 
+# A study is declared once: that checks all of its sizes.
+@functools.cache
 def parser_of(path: Path) -> argparse.ArgumentParser:
     study = runpy.run_path(str(path))["STUDY"]
     return panel_parser(path, study) if isinstance(study, PanelStudy) else study_parser(path, study)

@@ -80,10 +80,20 @@ class Grid:
 
     def put(self, fit: Any, mark: Mark) -> None:
         """Note what has become of a fit; one that the plan does not have has no place."""
+        row, number = self._at(fit)
+        if row is not None:
+            row[number] = mark
+
+    def end(self, fit: Any, mark: Mark) -> None:
+        """Note how a fit ended that was made with others, unless it is there all the same."""
+        row, number = self._at(fit)
+        if row is not None and row[number] in (Mark.WAITING, Mark.RUNNING):
+            row[number] = mark
+
+    def _at(self, fit: Any) -> tuple[list[Mark] | None, int]:
         row = self.marks.get((fit.arm, fit.role))
         number = self._index.get((fit.role, self.place(fit)))
-        if row is not None and number is not None:
-            row[number] = mark
+        return (None, 0) if row is None or number is None else (row, number)
 
     def stop(self) -> None:
         """Note that what was running waits again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -27,6 +27,10 @@ class Job(Protocol):
     @property
     def seconds(self) -> float:
         """How long it is expected to take."""
+        ...
+
+    def cells(self) -> Sequence[Any]:
+        """Return the fits that it is: several may be made at once."""
         ...
 
 
@@ -131,7 +135,10 @@ class Report:
 
     def failed(self, cell: Job, error: str, *, again: bool) -> None:
         """Tell a fit that failed."""
-        self._mark(cell, Mark.WAITING if again else Mark.FAILED)
+        if self._grid is not None:
+            with self._lock:
+                for one in cell.cells():
+                    self._grid.end(one, Mark.WAITING if again else Mark.FAILED)
         self.say(f"failed: {cell}: {error}" + ("; it will be tried again" if again else ""))
 
     def _mark(self, cell: Job, mark: Mark) -> None:

@@ -16,7 +16,7 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,10 @@ class Fit:
     role: str
     place: tuple[int, ...]
     seconds: float = 1.0
+    others: tuple[Fit, ...] = ()
+
+    def cells(self) -> list[Fit]:
+        return [*self.others, self]
 
     def __str__(self) -> str:
         return f"{self.arm} {self.role} {self.place}"
@@ -160,6 +164,17 @@ def test_what_is_no_terminal_gets_lines_alone(settings: dict[str, bool]) -> None
     assert "validation loss 0.50000, 2.0 s" in lines[1]
     assert lines[2] == "failed: scheme_with_a_long_name-depth_0 tuning (2,): it broke"
     assert len(lines) == 3
+
+
+def test_of_fits_made_at_once_those_that_are_there_stay_there() -> None:
+    own = grid(1)
+    first, second, third = list(fits(own))[:3]
+    with Report(Console(file=io.StringIO()), total=15, work=15.0, workers=2, grid=own) as report:
+        for one in (first, second, third):
+            report.started(one)
+        report.finished(first, {"validation_loss": 0.5, "outcome": "finished", "reason": ""}, 2.0)
+        report.failed(replace(third, others=(first, second)), "it broke", again=False)
+    assert own.marks[own.arms[0], "tuning"] == [Mark.DONE, Mark.FAILED, Mark.FAILED]
 
 
 SCRIPT = """
