@@ -1,0 +1,159 @@
+"""The pages of the documentation: found from the index, linked without a gap, and followed to the letter."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+FOLLOW = runpy.run_path(str(DOCS / "follow.py"))
+PAGES = sorted(DOCS.glob("*.md"))
+KEPT_OUT = {".venv", "node_modules", ".git", "shared"}
+
+
+def every_markdown() -> list[Path]:
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in KEPT_OUT and not name.startswith(".")]
+        found += [Path(folder) / name for name in names if name.endswith(".md")]
+    return sorted(found)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a forge makes of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def python_after(page: str, file: str) -> str:
+    (found,) = [block.text for block in FOLLOW["blocks"](page) if block.file == file]
+    return found
+
+
+@pytest.mark.parametrize("page", every_markdown(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_and_every_anchor_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        place = page.parent / name if name else page
+        assert place.exists(), target
+        if anchor and place.suffix == ".md":
+            assert anchor in anchors(place), f"{target}: {sorted(anchors(place))}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_the_index_leads_to_every_page(page: Path) -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert page.name == "index.md" or f"]({page.name})" in index
+
+
+@pytest.mark.parametrize("picture", sorted(DOCS.glob("*.png")), ids=lambda path: path.name)
+def test_every_picture_is_light_and_on_a_page(picture: Path) -> None:
+    assert picture.stat().st_size < 200_000
+    assert any(f"]({picture.name})" in page.read_text(encoding="utf-8") for page in PAGES)
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\nb\n", "a\nc\n", False),
+        ("a\nb\n", "a\nb\nc\n", False),
+        ("a\n...\nb\n", "a\nb\n", True),
+        ("a\n...\nb\n", "a\nx\ny\nb\n", True),
+        ("a\n...\nb\n", "a\nx\n", False),
+        ("took ... s\n", "took 12.5 s\n", True),
+        ("took ... s\n", "took 12.5\n s\n", False),
+        ("took ... s\n", "took 12.5 min\n", False),
+        ("a (b) [c]*\n", "a (b) [c]*   \n", True),
+        ("a.b\n", "axb\n", False),
+    ],
+)
+def test_only_what_three_dots_stand_for_may_differ(expected: str, printed: str, same: bool) -> None:
+    assert (FOLLOW["shown"](expected).fullmatch(printed) is not None) == same
+
+
+def test_a_reader_keeps_folder_and_variables_sees_failures_and_stops_what_would_run_for_ever(
+    tmp_path: Path,
+) -> None:
+    def read(page: str) -> list[Any]:
+        environment = FOLLOW["environment"](tmp_path, fresh=False)
+        reader = FOLLOW["Reader"](tmp_path, environment, installs=False)
+        try:
+            return [block for block, _ in reader.follow(page)]
+        finally:
+            reader.close()
+
+    kept = "```sh\nmkdir in\ncd in\nexport A=1\n```\n\nSave this as `b.sh`:\n\n"
+    kept += "```sh\necho $A in ${PWD##*/}\n```\n\n"
+    assert len(read(kept + "```sh\nbash b.sh\n```\n\n```text\n1 in in\n```\n")) == 3
+    with pytest.raises(
+        RuntimeError, match=r"the block at line 1 ended with code 3.*\n(.*\n)*.*why it failed"
+    ):
+        read("```sh\necho why it failed >&2\nexit 3\n```\n")
+    with pytest.raises(RuntimeError, match=r"line 1 must print what the page shows:\n2\nIt printed:\n1"):
+        read("```sh\necho 1\n```\n\n```text\n2\n```\n")
+    endless = "import time\nprint('here', flush=True)\ntry:\n    while True:\n        time.sleep(0.05)\n"
+    polite = f"{endless}except KeyboardInterrupt:\n    pass\n"
+    assert len(read(f"```python\n{polite}```\n\n```text\nhere\n^C\n```\n")) == 1
+
+
+def test_the_tutorial_shows_the_output_of_every_command_that_prints_what_can_be_told() -> None:
+    blocks = FOLLOW["blocks"]((DOCS / "tutorial.md").read_text(encoding="utf-8"))
+    kinds = [block.language for block in blocks]
+    assert {"sh", "python", "text"} == set(kinds)
+    shows = [kinds[at + 1 : at + 2] == ["text"] for at, block in enumerate(blocks) if block.language == "sh"]
+    # Installing and making folders print nothing that is the same twice.
+    assert shows.count(False) == 3
+    saved = [block.file for block in blocks if block.language == "python"]
+    assert None not in saved
+    assert len(saved) == len(set(saved)) == 4
+
+
+def test_a_scheme_of_ones_own_is_thirty_lines() -> None:
+    page = (DOCS / "your-own-scheme.md").read_text(encoding="utf-8")
+    code = python_after(page, "leaky_skip.py")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+    assert max(map(len, code.splitlines())) <= 110
+
+
+@pytest.mark.slow
+def test_the_scheme_of_ones_own_passes_the_tests_of_every_scheme(tmp_path: Path) -> None:
+    page = (DOCS / "your-own-scheme.md").read_text(encoding="utf-8")
+    (tmp_path / "leaky_skip.py").write_text(python_after(page, "leaky_skip.py"), encoding="utf-8")
+    (words,) = re.findall(r"^PYTHONPATH=\. pytest (.+)$", page, flags=re.MULTILINE)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *words.split(), "-n", "0", "-q", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=580,
+    )
+    assert run.returncode == 0, run.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", run.stdout)
+    assert passed, run.stdout
+    assert int(passed[1]) >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["your-own-scheme.md"])
+def test_a_how_to_does_what_it_says_when_it_is_followed_word_by_word(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, str(DOCS / "follow.py"), str(DOCS / name)],
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
