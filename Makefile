@@ -14,12 +14,13 @@ PRESET ?= smoke
 # bits depend on the number of threads.
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help study test test-fast test-slow lint lock clean environment
+.PHONY: help study test test-fast test-slow lint reference lock clean environment
 
 help:
 	@echo "make study    environment, then the first study at preset smoke on real returns"
 	@echo "make test     environment, then all tests (fast, then slow)"
 	@echo "make lint     ruff and mypy"
+	@echo "make reference  the API reference as pages, in reference/"
 	@echo "make lock     resolve requirements.lock anew (TORCH=version)"
 	@echo "make clean    remove .venv, caches and built files; results elsewhere stay"
 
@@ -71,11 +72,16 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+REFERENCE ?= reference
+reference: $(READY)
+	@echo "reference: a page a package, from the docstrings"
+	@$(BIN)/python docs/build_reference.py --out $(REFERENCE)
+
 TORCH ?= $(shell sed -n 's/^torch==//p' requirements.lock)
 lock: $(READY)
 	@echo "lock: resolving on $$($(BIN)/python --version) with torch $(TORCH)"
 	@$(BIN)/python .ci/lock.py $(TORCH)
 
 clean:
-	@echo "clean: .venv, caches, dist"
-	@rm -rf $(VENV) dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	@echo "clean: .venv, caches, dist, reference"
+	@rm -rf $(VENV) dist reference .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,29 +1,28 @@
-"""Photograph the MLflow pages of a study: its runs, the comparison of its arms, one arm, its models.
+"""Photograph what a study leaves: its report, and its pages in MLflow (runs, comparison, an arm, its models).
 
-    pip install playwright
-    python docs/screenshots.py ROOT STUDY [--only models]
+    python docs/screenshots.py ROOT STUDY [--only report]
 
-ROOT is a results folder and STUDY the name of an MLflow experiment in it, as `fints ui --root ROOT` prints
-them. Needs Chromium (`--chromium PATH`). Writes docs/mlflow-*.png.
+ROOT is a results folder and STUDY the name of an MLflow experiment in it, as `fints ui --root ROOT` prints.
+Needs Chromium (`--chromium PATH`). Writes docs/report.png and docs/mlflow-*.png.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
+import runpy
 import socket
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fints.ui import address, pages, store
 
 HERE = Path(__file__).parent
-# A machine that does other work takes its time.
-PATIENCE_MS = 180_000
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+BROWSER = runpy.run_path(str(HERE / "browser.py"))
+PARTS = ("report", "experiment", "compare", "run", "models")
 
 
 def main() -> None:
@@ -31,91 +30,80 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("root", type=Path)
     parser.add_argument("study")
-    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
+    parser.add_argument("--chromium")
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--only", choices=("runs", "models"), help="one part of the pages")
+    parser.add_argument("--only", choices=PARTS, action="append", help="one part; may be given again")
     given = parser.parse_args()
+    parts = given.only or PARTS
+    with BROWSER["Browser"](given.chromium, size=(1200, 1000)) as browser:
+        if "report" in parts:
+            browser.open((given.root.resolve() / given.study / "report.html").as_uri())
+            browser.wait("all('img').every((one) => one.complete)")
+            _keep(browser, given.out / "report.png")
+        if set(parts) - {"report"}:
+            with _served(given.root) as port:
+                _mlflow(browser, given, port, parts)
+
+
+def _mlflow(browser: Any, given: argparse.Namespace, port: int, parts: tuple[str, ...]) -> None:
+    page = next(page for page in pages(store(given.root), port) if page.study == given.study)
+    browser.resize(1500, 1100)
+    # What a user presses once: out of the GenAI mode in which MLflow opens, the assistant away.
+    browser.open(page.runs)
+    browser.press("Model training")
+    browser.wait_for_text("Model registry")
+    browser.press("Close")
+    if "experiment" in parts:
+        browser.open(page.runs)
+        browser.wait("all('.js-plotly-plot .trace').length > 3", "charts")
+        # Without a mouse the charts' buttons lie on them.
+        browser.value("all('.modebar').forEach((one) => one.remove())")
+        _keep(browser, given.out / "mlflow-experiment.png")
+    if "compare" in parts and page.compare is not None:
+        browser.resize(1500, 1450)
+        browser.open(page.compare)
+        browser.wait_for_text("Run details")
+        _keep(browser, given.out / "mlflow-compare.png")
+    if "run" in parts:
+        browser.resize(1500, 1000)
+        browser.open(page.runs)
+        first = browser.wait("all(\"a[href*='/runs/']\").map((one) => one.href)[0]", "a run")
+        browser.open(first)
+        browser.wait_for_text("Description")
+        browser.press("Show more")
+        # The note, with its tables, below the facts of the run.
+        browser.value(
+            "all('h1, h2, h3, h4').find((one) => one.innerText === 'Description')?.scrollIntoView()"
+        )
+        _keep(browser, given.out / "mlflow-run.png")
+    if "models" in parts:
+        browser.resize(1500, 700)
+        browser.open(f"{address(port)}/#/models/{given.study.replace('/', '-')}")
+        browser.wait_for_text("champion")
+        _keep(browser, given.out / "mlflow-models.png")
+
+
+@contextmanager
+def _served(root: Path) -> Iterator[int]:
+    """Serve the pages of a folder by the command that a run prints."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "fints", "ui", "--root", str(given.root), "--port", str(port)]
-    )
-    try:
-        page = next(page for page in pages(store(given.root), port) if page.study == given.study)
-        _wait(port)
-        if given.only != "models":
-            _photograph(page.runs, page.compare, given.out, given.chromium)
-        if given.only != "runs":
-            _photograph_models(address(port), given.study.replace("/", "-"), given.out, given.chromium)
-    finally:
-        server.terminate()
-        server.wait()
+        port: int = probe.getsockname()[1]
+    command = [sys.executable, "-u", "-m", "fints", "ui", "--root", str(root), "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            for line in server.stdout:
+                if "Ctrl-C" in line:
+                    break
+            yield port
+        finally:
+            server.terminate()
 
 
-def _wait(port: int) -> None:
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.5)
-
-
-def _photograph(runs: str, compare: str | None, out: Path, chromium: str) -> None:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=QUIET)
-        page = browser.new_page(viewport={"width": 1500, "height": 1100})
-        _open(page, runs)
-        for name in ("Model training", "Close"):
-            _press(page, name)
-        _open(page, runs)
-        page.screenshot(path=out / "mlflow-experiment.png")
-        if compare is not None:
-            _open(page, compare)
-            _press(page, "Close")
-            page.set_viewport_size({"width": 1500, "height": 1650})
-            page.wait_for_timeout(3000)
-            page.screenshot(path=out / "mlflow-compare.png")
-        page.set_viewport_size({"width": 1500, "height": 1000})
-        _open(page, runs)
-        page.locator("a[href*='/runs/']").first.click()
-        page.wait_for_timeout(5000)
-        _press(page, "Show more")
-        page.screenshot(path=out / "mlflow-run.png")
-        browser.close()
-
-
-def _photograph_models(base: str, name: str, out: Path, chromium: str) -> None:
-    """Photograph the registered models of a study, one version an arm."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=QUIET)
-        page = browser.new_page(viewport={"width": 1500, "height": 800})
-        page.set_default_timeout(PATIENCE_MS)
-        _open(page, f"{base}/#/models/{name}")
-        for word in ("Model training", "Close"):
-            _press(page, word)
-        _open(page, f"{base}/#/models/{name}")
-        page.get_by_text("champion").first.wait_for()
-        page.screenshot(path=out / "mlflow-models.png")
-        browser.close()
-
-
-def _open(page: Any, address: str) -> None:
-    page.goto(address)
-    page.reload()
-    page.wait_for_timeout(7000)
-
-
-def _press(page: Any, name: str) -> None:
-    """Press what a user presses once: out of the GenAI mode in which MLflow opens, the assistant away."""
-    wanted = page.get_by_text(name, exact=True).or_(page.get_by_label(name, exact=True))
-    if wanted.count():
-        wanted.first.click()
-        page.wait_for_timeout(1500)
+def _keep(browser: Any, path: Path) -> None:
+    path.write_bytes(browser.picture())
+    print(f"{path}: {path.stat().st_size / 1000:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":
