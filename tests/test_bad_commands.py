@@ -299,7 +299,7 @@ plan --workers -1                                       | from 1 to 256
 plan --workers 257                                      | from 1 to 256
 plan --workers two                                      | 'two'
 plan --workers 2.5                                      | '2.5'
-plan --workers ²                                        | '²'
+plan --workers ²                                        | from 1 to 256; got '²'
 plan --workers nan                                      | 'nan'
 plan --plain                                            | --plain
 plan --json --check                                     | one of them
@@ -368,6 +368,17 @@ plan --set data.clip=-1                                 | above 0
 run --workers 0                                         | shared --storage
 run --workers two                                       | 'two'
 run --heartbeat 0                                       | from 0.1 to 3600
+run --vectorise 0                                       | --vectorise
+run --vectorise many                                    | 'many'
+run --vectorise -4                                      | --vectorise
+run --launcher pbs                                      | invalid choice: 'pbs'
+run --preset smoke --launcher ray                       | needs --storage
+run --preset smoke --launcher-option partition=long     | needs --launcher
+run --preset smoke --launcher slurm --storage sqlite:///shared.db | needs --workers
+rerun                                                   | KEY
+rerun 0123456789abcdef --preset smoke                   | no fit of this plan
+rerun ../../etc --preset smoke                          | no fit of this plan
+rerun 0123456789abcdef --out ''                         | must not be empty
 run --heartbeat nan                                     | from 0.1 to 3600
 run --heartbeat soon                                    | 'soon'
 run --check                                             | --check

@@ -220,9 +220,11 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
 
 
 def _rerun(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
-    from fints.study.rerun import rerun
+    from fints.study.rerun import find_job, rerun
 
     plan, folder = _resolve(study, path, docstring, arguments)
+    # Before there is a folder for it.
+    find_job(plan, arguments.key)
     out = Path(arguments.out or tempfile.mkdtemp(prefix="fints-rerun-")).expanduser().resolve()
     made = rerun(plan, arguments.key, stored=folder, out=out)
     for line in made.lines():

@@ -115,7 +115,7 @@ def docstring_of(path: Path) -> str:
 
 def workers_of(text: str) -> int:
     """Return a number of workers from its text."""
-    if not text.isdigit() or not 1 <= int(text) <= 256:
+    if not text.isdecimal() or not 1 <= int(text) <= 256:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 256; got {text!r}")
     return int(text)
 

@@ -262,7 +262,7 @@ def _add_set(verb: argparse.ArgumentParser, example: str) -> None:
 
 def _vectorise(text: str) -> str:
     """Return the field that makes K fits at once, from the text of K."""
-    if not text.isdigit() or not 2 <= int(text) <= 256:
+    if not text.isdecimal() or not 2 <= int(text) <= 256:
         raise argparse.ArgumentTypeError(f"must be a whole number from 2 to 256; got {text!r}")
     return f"training.vectorise={int(text)}"
 
