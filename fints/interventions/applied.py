@@ -82,17 +82,19 @@ class Applied:
             self._passing = passing
         try:
             total, count = loss()
+            self._passing = None
+            mean = total / count.clamp(min=1)
+            retain = bool(self._penalties)
+            if self._backward is None:
+                mean.backward(retain_graph=retain)
+            else:
+                self._backward.backward(mean, passing, model, retain_graph=retain)
+            for penalty in self._penalties:
+                penalty.add(passing, model, step=step)
         finally:
             self._passing = None
-        mean = total / count.clamp(min=1)
-        retain = bool(self._penalties)
-        if self._backward is None:
-            mean.backward(retain_graph=retain)
-        else:
-            self._backward.backward(mean, passing, model, retain_graph=retain)
-        for penalty in self._penalties:
-            penalty.add(passing, model, step=step)
-        return LossSum(total, count)
+            passing.release()
+        return LossSum(total.detach(), count)
 
     def update(
         self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float

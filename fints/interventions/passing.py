@@ -37,6 +37,16 @@ class Passing:
         self.outputs: list[Tensor] = []
         self.rule: Rule | None = None
 
+    def release(self) -> None:
+        """Forget the pass.
+
+        Its graph knows this place, and this place what came out of the graph: a circle that no collector
+        sees, for half of it is not Python's. Without this every step would stay in memory.
+        """
+        self.read.clear()
+        self.outputs.clear()
+        self.rule = None
+
     def watch(self, residual: Residual[Any], state: Any, layer: int, branch: Branch) -> Branch:
         """Return `branch`, whose output passes this place unchanged, bit for bit."""
         self.read.append(residual.read(state, layer))
