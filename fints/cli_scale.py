@@ -228,7 +228,11 @@ def server(
     host: Annotated[str, typer.Option(help="Who may ask: this machine only, unless told.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
 ) -> None:
-    """Serve MLflow to the workers of a study, with the settings that make it quick."""
+    """Serve MLflow to the workers of a study, with the settings that make it quick.
+
+    The queue of a shared study has pages of its own: pip install 'fints[dashboard]', then optuna-dashboard
+    with the address of the storage.
+    """
     from fints.data import home
     from fints.study.server import serve
 
