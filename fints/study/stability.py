@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,15 @@ class StableCell:
         """Return a column by panel at the chosen rate, of those panels where it is known."""
         found = {panel: row.get(name) for panel, row in self.chosen.items()}
         return {panel: float(value) for panel, value in found.items() if value is not None}
+
+    def over_rates(self, told: Callable[[dict[str, Any]], float | None]) -> dict[int, float]:
+        """Return the mean of what is told of the fits of a panel, at all rates, where it is known."""
+        found: dict[int, list[float]] = {}
+        for row in self.rows:
+            value = told(row)
+            if value is not None:
+                found.setdefault(int(row["panel"]), []).append(value)
+        return {panel: statistics.fmean(values) for panel, values in found.items()}
 
     def failed(self) -> float:
         """Return the share of fits that diverged."""

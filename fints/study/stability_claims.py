@@ -49,7 +49,7 @@ class Gate:
 class Claim:
     """A prediction of the mechanism, or of a rival: what it says, its value by panel, what was found.
 
-    `unit` is "decades", "log" (of a ratio) or "R2"; `smallest` is its margin, in that unit.
+    `unit` is "decades", "log" (of a ratio), "R2" or "share" (of the oracle); `smallest` is its margin in it.
     """
 
     name: str
@@ -197,7 +197,15 @@ def rivals_at(study: PanelStudy, cells: Mapping[Key, StableCell], depth: str) ->
     ]
     hidden = [plain - calibrated for plain, calibrated in zip(*sides, strict=True)]
     text = "what Post-Norm gains is not what any forecast gains by shrinking"
-    return claims + _claim("shrinkage", text, "R2", "zero", null, 0.0, hidden, 1, {})
+    claims += _claim("shrinkage", text, "R2", "zero", null, 0.0, hidden, 1, {})
+    loud, calm = (
+        _difference(cells, (post, centre, depth), (pre, centre, depth), name)
+        for name in ("volatile_share", "calm_share")
+    )
+    where = [one - other for one, other in zip(loud, calm, strict=True)]
+    text = "Post-Norm gains more of the oracle in volatile windows than in calm ones"
+    least = settings["smallest"]["share"]
+    return claims + _claim("volatile windows", text, "share", "above", least, least, where, 1, {})
 
 
 def mechanism(gate: Gate | None, claims: Sequence[Claim]) -> str:

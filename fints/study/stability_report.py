@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fints.evaluation.power import contrast_power
-from fints.evaluation.predictions import LEAST_CLUSTERS, Finding, equivalence_power
+from fints.evaluation.predictions import Finding
 from fints.study.document import Block, Heading, Picture, Table, Text
 from fints.study.panel_design import Answer, PanelStudy
 from fints.study.panel_store import Fits
@@ -22,7 +22,7 @@ from fints.study.stability_claims import (
     rivals_at,
 )
 from fints.study.stability_figures import draw_stability
-from fints.words import counted
+from fints.study.stability_power import power_of_stability
 
 __all__ = ["answer_stability", "power_of_stability"]
 
@@ -32,9 +32,6 @@ GATE_WORDS = {
     "same": "as stable, to within the smallest difference of interest",
     "undecided": "undecided",
 }
-# Of a width less the mean of two others, over that of a difference of two.
-HALF_FACTOR = math.sqrt(0.75)
-UNKNOWN_SPREADS = (0.15, 0.3, 0.6)
 UNITS = {"decades": "decades", "log": "log ratio", "R2": "of the target's mean square"}
 RULE = (
     "The rule, fixed beforehand: stage 0 is at 5 % over all depths that are asked about; the mechanism is "
@@ -67,12 +64,13 @@ def answer_stability(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         Heading(text="Stage 0: is Post-Norm more stable at all?"),
         *_gates(study, first),
         Text(text=RULE),
+        *_secondary(study, cells, first),
         Heading(text="What the mechanism predicts"),
     ]
     for depth in depths:
         if claims[depth]:
             blocks += _claims(study, first, claims[depth], depth)
-    blocks += [*shown("predictions", "dose"), Heading(text="Rival explanations, exploratory")]
+    blocks += [*shown("predictions", "dose"), Heading(text="Rivals and where it gains, exploratory")]
     for depth in depths:
         if rivals[depth]:
             blocks.append(_table(rivals[depth], depth))
@@ -82,60 +80,6 @@ def answer_stability(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         blocks=blocks,
         tables={"claims": _rows(first, claims, rivals), "widths": _width_rows(cells)},
     )
-
-
-def power_of_stability(study: PanelStudy) -> list[str]:
-    """Return the lines of a plan on what a study of stability can find.
-
-    The spread over panels of a gap of widths is the pilot's; as long as none was run, power is told at
-    several. That of a contrast of several cells is what it would be if cells of a panel were independent: the
-    panels that they share make it smaller.
-    """
-    number, settings = len(study.panels), study.settings
-    if number < LEAST_CLUSTERS:
-        return [f"power    none: a verdict needs {LEAST_CLUSTERS} panels, there are {number}"]
-    smallest, spread = settings["smallest"], settings["pilot_spread"]
-    panels = counted(number, "panel")
-    width, alpha = smallest["width"], 0.05 / len(settings["depths"])
-    asked = {
-        f"stage 0: {width:g} decades wider": lambda sd: contrast_power(
-            width, sd=sd, clusters=number, alpha=alpha
-        ),
-        f"a gap that grows by {width:g} with vol-of-vol": lambda sd: contrast_power(
-            width, sd=_dose_factor(settings["doses"]) * sd, clusters=number
-        ),
-        f"no gap where there is none, within {width:g}": lambda sd: equivalence_power(
-            width, sd=sd, clusters=number
-        ),
-        f"all of a gap of {width:g} is more than half of it": lambda sd: contrast_power(
-            width / 2, sd=HALF_FACTOR * sd, clusters=number
-        ),
-    }
-    spreads = [spread["width"]] if "width" in spread else list(UNKNOWN_SPREADS)
-    told = ", ".join(f"{sd:g}" for sd in spreads)
-    of = "which the pilot found" if "width" in spread else "no pilot has told yet which"
-    lines = [f"power    with {panels}, where gaps of widths deviate over panels by {told} ({of})"]
-    for words, power in asked.items():
-        lines.append(f"         {words}: {', '.join(f'{power(sd):.0%}' for sd in spreads)}")
-    if "moved" in spread:
-        sd, least = spread["moved"], smallest["moved"]
-        chance = contrast_power(least, sd=sd, clusters=number)
-        lines.append(f"         do(c) moves Pre-Norm by a quarter more (deviation {sd:g}): {chance:.0%}")
-    if "null" in spread:
-        sd, least = spread["null"], smallest["null"]
-        chance = equivalence_power(least, sd=sd, clusters=number)
-        lines.append(
-            f"         no difference without signal, within {least:g} (deviation {sd:g}): {chance:.0%}"
-        )
-    return lines
-
-
-def _dose_factor(doses: Mapping[str, float]) -> float:
-    """Return the deviation of the slope over doses times their range, over that of one gap."""
-    values = list(doses.values())
-    middle = sum(values) / len(values)
-    size = math.sqrt(sum((value - middle) ** 2 for value in values))
-    return (max(values) - min(values)) / size
 
 
 def _sentence(study: PanelStudy, first: Sequence[Gate], claims: Mapping[str, Sequence[Claim]]) -> str:
@@ -208,6 +152,41 @@ def _gates(study: PanelStudy, first: Sequence[Gate]) -> list[Block]:
     ]
 
 
+def _secondary(study: PanelStudy, cells: Mapping[Key, StableCell], first: Sequence[Gate]) -> list[Block]:
+    """Return the secondary measures of stability: differences by panel, Post-Norm less Pre-Norm."""
+    settings, rows = study.settings, []
+    for gate in first:
+        post, pre = (cells[settings[name], settings["centre"], gate.depth] for name in ("post", "pre"))
+        measured = {
+            "share of diverged fits": [cell.over_rates(_diverged) for cell in (post, pre)],
+            "loss spikes in 1,000 steps": [cell.over_rates(_spikes) for cell in (post, pre)],
+            "share of oracle, worst block": [cell.read("worst_block_share") for cell in (post, pre)],
+            "share of oracle": [cell.read("share_of_oracle") for cell in (post, pre)],
+        }
+        for name, (one, other) in measured.items():
+            shared = sorted(set(one) & set(other))
+            values = [one[panel] - other[panel] for panel in shared]
+            rows.append((gate.depth, name, _mean_interval(values), str(len(values))))
+    return [
+        Table(
+            columns=("blocks", "secondary", "difference", "panels"),
+            rows=tuple(rows),
+            left=("secondary",),
+            note="Post-Norm less Pre-Norm at the centre, mean and 95 % interval over panels, not adjusted. "
+            "The first two over all rates, shares at the rate of the lowest validation loss.",
+        )
+    ]
+
+
+def _diverged(row: dict[str, Any]) -> float:
+    return float(row["outcome"] == "diverged")
+
+
+def _spikes(row: dict[str, Any]) -> float | None:
+    found: float | None = row["spikes_per_thousand"]
+    return found
+
+
 def _claims(study: PanelStudy, first: Sequence[Gate], own: Sequence[Claim], depth: str) -> list[Block]:
     gate = next((one for one in first if one.depth == depth), None)
     verdict = mechanism(gate, own)
@@ -241,9 +220,10 @@ def _table(claims: Sequence[Claim], depth: str) -> Table:
         columns=("", "says", "found", "margin", "sd", "power", "verdict", "panels to decide", "why"),
         rows=rows,
         left=("", "says", "verdict", "why"),
-        note=f"At {depth} blocks. Widths and gaps in decades, do(c) in logarithms, no signal and shrinkage "
-        "in the target's mean square. Power: the chance that it is found to hold if it is true as written (a "
-        "gap of the smallest size), at this spread. Panels to decide: how many more at these estimates.",
+        note=f"At {depth} blocks. Widths and gaps in decades, do(c) in logarithms, volatile windows in "
+        "shares of the oracle, no signal and shrinkage in the target's mean square. Power: the chance that "
+        "it is found to hold if it is true as written (a gap of the smallest size), at this spread. Panels "
+        "to decide: how many more at these estimates.",
     )
 
 

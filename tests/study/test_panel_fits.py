@@ -173,6 +173,19 @@ def test_a_tuning_fit_says_nothing_of_the_test_days() -> None:
     assert rows == []
 
 
+@pytest.mark.parametrize("target", ["volatility_scaled", "cross_sectional"])
+def test_a_fit_is_judged_against_what_was_planted_in_units_of_its_target(target: str) -> None:
+    # A volatility is known after 63 returns.
+    longer = replace(cell(data__target=target, training__steps=60), watched=False)
+    days = asdict(Days(train=160, validation=20, test=30))
+    found, _ = train_on_panel(replace(longer, days=days, simulation=RECIPE | {"num_assets": 12}))
+    # In its own unit the signal is a half of the target's mean square, and a linear one is soon learnt.
+    assert 0.3 < found["signal_size"] < 0.7
+    assert found["share_of_oracle"] > 0.6
+    noisy = found["test_excess_noisy"] - found["test_excess"]
+    assert abs(noisy) < 0.2
+
+
 def test_a_target_over_more_than_a_day_is_refused() -> None:
     with pytest.raises(ValueError, match=r"needs data\.horizon = 1; got 5"):
         train_on_panel(cell(data__horizon=5))

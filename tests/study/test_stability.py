@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from fints.evaluation.predictions import TOO_NARROW
+from fints.study.document import Table
 from fints.study.panel_design import PanelStudy
 from fints.study.panel_store import Fits
 from fints.study.stability import stable_cells
@@ -212,16 +213,20 @@ def test_a_panel_counts_only_with_all_its_rates() -> None:
     assert gate.finding.more_clusters == 1
 
 
-def test_a_fit_that_diverged_counts_as_the_zero_forecast_and_is_told() -> None:
+def test_a_fit_that_diverged_counts_as_the_zero_forecast_and_is_told(tmp_path: Path) -> None:
     fits = made_up()
     high = pl.col("arm").str.ends_with("rate_0.016") & pl.col("arm").str.starts_with("pre_norm-garch_high")
     broken = fits.table.with_columns(
         outcome=pl.when(high).then(pl.lit("diverged")).otherwise("outcome"),
         share_of_oracle=pl.when(high).then(0.0).otherwise("share_of_oracle"),
     )
-    cells = stable_cells(STUDY, replace(fits, table=broken))
+    made = replace(fits, table=broken)
+    cells = stable_cells(STUDY, made)
     assert cells["pre_norm", "garch_high", "4"].failed() == pytest.approx(0.2)
     assert cells["post_norm", "garch_high", "4"].failed() == 0.0
+    blocks = answer_stability(STUDY, made, tmp_path).blocks
+    (table,) = (one for one in blocks if isinstance(one, Table) and "secondary" in one.columns)
+    assert table.rows[0] == ("4", "share of diverged fits", "-0.20 [-0.20, -0.20]", "9")
 
 
 def test_rivals_are_asked_where_their_cells_are() -> None:
@@ -234,7 +239,13 @@ def test_rivals_are_asked_where_their_cells_are() -> None:
         claim.name: claim.finding.decision
         for claim in rivals_at(study, stable_cells(study, made_up(width, study=study)), "4")
     }
-    assert found == {"student_t": "held", "conditional": "held", "shock": "failed", "shrinkage": "held"}
+    assert found == {
+        "student_t": "held",
+        "conditional": "held",
+        "shock": "failed",
+        "shrinkage": "held",
+        "volatile windows": "failed",
+    }
 
 
 def test_the_spread_over_seeds_is_within_panels() -> None:
@@ -264,7 +275,7 @@ def test_the_answer_says_the_verdict_and_every_number_it_rests_on(tmp_path: Path
         f"{name}.{kind}" for name in ("rates", "predictions", "dose", "widths") for kind in ("svg", "png")
     } <= names
     claims = pl.DataFrame(answer.tables["claims"], infer_schema_length=None)
-    assert claims["kind"].to_list() == ["gate"] * 2 + ["prediction"] * 8 + ["rival"] * 2
+    assert claims["kind"].to_list() == ["gate"] * 2 + ["prediction"] * 8 + ["rival"] * 4
     widths: list[dict[str, Any]] = answer.tables["widths"]
     assert len(widths) == 12 * len(STUDY.panels)
 
