@@ -62,10 +62,14 @@ class Forecaster(BaseEstimator):
     Examples
     --------
     >>> from fints import Forecaster
-    >>> from fints.data import load
-    >>> panel = load("sp500-20")
-    >>> forecaster = Forecaster(residual="dynamic_hyper_connections", depth=2, steps=20)
-    >>> table = forecaster.fit(panel[:"2016-12-31"]).predict(panel[:"2017-01-31"])  # doctest: +SKIP
+    >>> from fints.data import simulate
+    >>> panel = simulate(num_assets=3, num_days=200, seed=0).panel
+    >>> forecaster = Forecaster(
+    ...     residual="dynamic_hyper_connections", depth=1, width=8, context=8, features=("a", "b"), steps=5
+    ... )
+    >>> table = forecaster.fit(panel[:"2000-08-31"]).predict(panel, start="2000-10-05")
+    >>> table.select("decision_time", "asset", "horizon", "model_as_of").rows()[:2]
+    [(datetime.date(2000, 10, 5), 'S00', 1, datetime.date(2000, 8, 31)), ...]
     """
 
     def __init__(

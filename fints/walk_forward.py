@@ -60,10 +60,13 @@ class WalkForwardForecaster(BaseEstimator):
     Examples
     --------
     >>> from fints import Forecaster, WalkForwardForecaster
-    >>> from fints.data import load
-    >>> panel = load("sp500-20")
-    >>> walk = WalkForwardForecaster(Forecaster(depth=2, steps=200), refit_every="year", num_seeds=2)
-    >>> table = walk.fit(panel, start="2010-01-01").predict(panel)  # doctest: +SKIP
+    >>> from fints.data import simulate
+    >>> panel = simulate(num_assets=3, num_days=400, seed=0).panel
+    >>> small = Forecaster(depth=1, width=8, context=8, features=("a", "b"), steps=5)
+    >>> walk = WalkForwardForecaster(small, refit_every="year", num_seeds=2)
+    >>> table = walk.fit(panel, start="2000-10-02").predict(panel)
+    >>> [(str(first), len(members)) for first, members in sorted(walk.members_.items())]
+    [('2000-10-02', 2), ('2001-01-01', 2)]
     """
 
     def __init__(

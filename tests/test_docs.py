@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import os
 import re
 import runpy
@@ -103,7 +105,7 @@ def test_a_reader_keeps_folder_and_variables_sees_failures_and_stops_what_would_
         read("```sh\necho why it failed >&2\nexit 3\n```\n")
     with pytest.raises(RuntimeError, match=r"line 1 must print what the page shows:\n2\nIt printed:\n1"):
         read("```sh\necho 1\n```\n\n```text\n2\n```\n")
-    endless = "import time\nprint('here', flush=True)\ntry:\n    while True:\n        time.sleep(0.05)\n"
+    endless = "import time\ntry:\n    print('here', flush=True)\n    while True:\n        time.sleep(0.05)\n"
     polite = f"{endless}except KeyboardInterrupt:\n    pass\n"
     assert len(read(f"```python\n{polite}```\n\n```text\nhere\n^C\n```\n")) == 1
 
@@ -157,3 +159,40 @@ def test_a_how_to_does_what_it_says_when_it_is_followed_word_by_word(name: str) 
         timeout=1500,
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fints.backtest.prices",
+        "fints.data.catalog",
+        "fints.data.synthetic",
+        "fints.evaluation.metrics",
+        "fints.forecaster",
+        "fints.interventions.reliefs",
+        "fints.residual",
+        "fints.study.design",
+        "fints.study.estimates",
+        "fints.walk_forward",
+        "fints.words",
+    ],
+)
+def test_the_examples_in_docstrings_print_what_they_show(name: str) -> None:
+    module = importlib.import_module(name)
+    assert "+SKIP" not in Path(module.__file__).read_text(encoding="utf-8")
+    ran = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert ran.failed == 0
+    assert ran.attempted > 0
+
+
+def test_every_file_with_an_example_has_it_run() -> None:
+    (listed,) = [
+        mark.args[1]
+        for mark in test_the_examples_in_docstrings_print_what_they_show.pytestmark
+        if mark.name == "parametrize"
+    ]
+    files = [path for path in (ROOT / "fints").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")]
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files
+    }
+    assert names == set(listed)

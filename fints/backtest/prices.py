@@ -97,6 +97,13 @@ def wide(frame: pl.DataFrame, column: str) -> pd.DataFrame:
 
     ``wide(panel.frame, "close")`` is what the engines call prices.
 
+    >>> from fints.data import load
+    >>> wide(load("sp500-20")["2008-09-15":"2008-09-16"].frame, "close").iloc[:, :3]
+                 AAPL   AMD     BAC
+    date
+    2008-09-15  4.261  5.18  21.366
+    2008-09-16  ...
+
     Raises
     ------
     ValueError

@@ -135,6 +135,10 @@ def card(name: str) -> Card:
 def load(name_or_path: str | os.PathLike[str]) -> Panel:
     """Load a panel by the name of a dataset, or from a CSV or parquet file.
 
+    >>> panel = load("sp500-20")
+    >>> panel.assets[:3], str(panel.dates[0]), len(panel["2008-09-15":"2008-09-19"])
+    (['AAPL', 'AMD', 'BAC'], '1995-01-03', 100)
+
     Raises
     ------
     ValueError

@@ -180,6 +180,12 @@ def simulate(
     ------
     ValueError
         If an argument is unknown or outside its range.
+
+    Examples
+    --------
+    >>> made = simulate(num_assets=2, num_days=500, r2=0.05, signal="linear", seed=1)
+    >>> made.panel.assets, len(made.panel), made.panel.frame.columns
+    (['S00', 'S01'], 1000, ['date', 'asset', 'close', ...])
     """
     recipe = _recipe(locals())
     _one_of("signal", signal, SIGNALS)

@@ -97,6 +97,12 @@ def r2_zero(frame: pl.DataFrame) -> float | None:
     .. math:: 1 - \sum (r - p)^2 / \sum r^2
 
     None if every outcome is 0. Source: Gu, Kelly, Xiu (2020), equation 19.
+
+    >>> import datetime as dt
+    >>> day = dt.date(2024, 1, 2)
+    >>> table = {"date": [day, day], "asset": ["A", "B"], "forecast": [0.01, 0.0], "realised": [0.02, 0.02]}
+    >>> round(r2_zero(pl.DataFrame(table)), 6)
+    0.375
     """
     forecast, realised = columns(known_rows(frame), "forecast", "realised")
     return _r2(realised - forecast, realised, np.ones_like(realised))

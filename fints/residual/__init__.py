@@ -124,6 +124,15 @@ def build_residual(
 ) -> Residual[Any]:
     """Build the scheme called `name`, with its own `options`.
 
+    >>> import torch
+    >>> scheme = build_residual("static_hyper_connections", {"num_streams": 2}, width=4, num_sublayers=2)
+    >>> state = scheme.open(torch.ones(1, 3, 4))
+    >>> state.shape  # (n, B, T, D)
+    torch.Size([2, 1, 3, 4])
+    >>> state = scheme.step(state, 0, lambda h: 0.5 * h)
+    >>> scheme.close(state, 2).shape
+    torch.Size([1, 3, 4])
+
     Raises
     ------
     ValueError

@@ -159,6 +159,25 @@ class Study:
     ------
     ValueError
         If a field, a level or a seed cannot be used.
+
+    Examples
+    --------
+    >>> from fints.config import Experiment
+    >>> from fints.evaluation import WalkForward
+    >>> study = Study(
+    ...     title="Does the place of the norm matter?",
+    ...     base=Experiment(),
+    ...     factors={"residual": {name: {"model.residual": name} for name in ("pre_norm", "post_norm")}},
+    ...     folds=WalkForward(num_folds=4, test_days=126, validation_days=126, purge=1),
+    ...     tuning=Tuning(space={"training.learning_rate": (1e-3, 3e-3)}, seeds=(1000,)),
+    ...     seeds=(10, 11),
+    ...     primary=Contrast(compare=("residual", "post_norm"), against="pre_norm"),
+    ...     smallest_effect=0.001,
+    ...     dataset="sp500-20",
+    ...     presets={"quick": Preset()},
+    ... )
+    >>> [arm.name for arm in study.arms()]
+    ['pre_norm', 'post_norm']
     """
 
     title: str
