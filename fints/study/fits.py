@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -248,11 +249,21 @@ def _train(
 ) -> dict[str, Any]:
     """Train, and forecast the test dates if the cell is final; return what result.json says."""
     from fints.forecaster import Forecaster
+    from fints.training.checkpoint import UnusableCheckpoint
 
     forecaster = Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed)
     dates = _spans(cell)
     seen = _seen(panel, dates)
-    forecaster.fit(seen, train=dates["train"], validation=dates["validation"], checkpoint=checkpoint)
+    spans = {"train": dates["train"], "validation": dates["validation"]}
+    try:
+        forecaster.fit(seen, **spans, checkpoint=checkpoint)
+    except UnusableCheckpoint as error:
+        # Ours, and of use to nobody else: what a disk made of it costs the time since the fit began.
+        assert checkpoint is not None
+        print(f"{cell} begins anew: {error}", file=sys.stderr)
+        checkpoint.unlink()
+        forecaster = Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed)
+        forecaster.fit(seen, **spans, checkpoint=checkpoint)
     _result(forecaster)
     return _written(cell, forecaster, panel, seen, dates, _empty(fresh), keep_weights=keep_weights)
 

@@ -8,20 +8,21 @@ first, so a damaged file is refused and not trained on.
 from __future__ import annotations
 
 import os
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["read_checkpoint", "write_checkpoint"]
+__all__ = ["UnusableCheckpoint", "read_checkpoint", "write_checkpoint"]
 
 FORMAT = "fints.training.checkpoint"
 VERSION = 1
-# What zipfile and torch raise on a file that is cut short, garbled or of another kind.
-UNREADABLE = (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, KeyError)
 REMEDY = "Delete the file to start the fit anew, or give another path."
+
+
+class UnusableCheckpoint(ValueError):
+    """A file that a fit cannot go on from; without it the fit begins anew."""
 
 
 def write_checkpoint(path: Path, identity: str, content: dict[str, Any]) -> None:
@@ -47,27 +48,31 @@ def read_checkpoint(path: Path, identity: str) -> dict[str, Any]:
 
     Raises
     ------
-    ValueError
-        If the file is damaged, is no checkpoint, has another version, or belongs to another fit.
+    UnusableCheckpoint
+        A ValueError, if the file is damaged, is no checkpoint, has another version, or is another fit's.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
-            raise ValueError(f"checkpoint {path} is damaged: its part {damaged} fails its checksum. {REMEDY}")
+            raise UnusableCheckpoint(
+                f"checkpoint {path} is damaged: its part {damaged} fails its checksum. {REMEDY}"
+            )
         payload = torch.load(path, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"checkpoint {path} cannot be read ({reason}). {REMEDY}") from error
+    except UnusableCheckpoint:
+        raise
+    except Exception as error:  # zipfile and torch have no common base for what garbled headers lead to
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UnusableCheckpoint(f"checkpoint {path} cannot be read ({reason}). {REMEDY}") from error
     if not isinstance(payload, dict) or payload.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a checkpoint of a fit. {REMEDY}")
+        raise UnusableCheckpoint(f"{path} is not a checkpoint of a fit. {REMEDY}")
     if payload.get("version") != VERSION:
-        raise ValueError(
+        raise UnusableCheckpoint(
             f"checkpoint {path} has format version {payload.get('version')}; this fints reads version "
             f"{VERSION}. {REMEDY}"
         )
     if payload.get("identity") != identity:
-        raise ValueError(
+        raise UnusableCheckpoint(
             f"checkpoint {path} belongs to another fit: the model, its initial weights, the data, the "
             f"training configuration or the seed differ. {REMEDY}"
         )

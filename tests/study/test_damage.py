@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fints.data import simulate
-from fints.study import runner, scale
+from fints.study import fits, runner, scale
+from fints.study.rerun import find_job
 from fints.study.store import DamagedFit, digest
 
 FILES = ("forecasts.parquet", "profile.parquet", "result.json", "timing.json", "metrics.json")
@@ -146,3 +147,21 @@ def test_a_fit_damaged_before_the_tables_are_written_is_named_and_made_again_by_
     second = again(done, monkeypatch)
     assert second.said.count("damaged") == 1
     assert second.report() == report
+
+
+def test_a_fit_whose_checkpoint_was_damaged_begins_anew_and_ends_in_the_same_bytes(
+    done: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fits, "CHECKPOINT_FROM_SECONDS", 0.0)
+    fit = done.final_fit()
+    cell, _ = find_job(done.plan, fit.name)
+    checkpoint = tmp_path / "checkpoints" / f"{cell.key}.pt"
+    for folder in (checkpoint.parent, tmp_path / "fits"):
+        folder.mkdir()
+    checkpoint.write_bytes(b"PK half of it")
+    places = {"tmp": tmp_path / "tmp", "fits": tmp_path / "fits", "checkpoints": checkpoint.parent}
+    made = fits.run_cell(cell, done.plan.dataset.panel, **places)
+    assert f"{cell} begins anew: checkpoint {checkpoint} cannot be read" in capsys.readouterr().err
+    assert not any(checkpoint.parent.iterdir())
+    for name in ("forecasts.parquet", "history.parquet", WEIGHTS):
+        assert (made / name).read_bytes() == (fit / name).read_bytes(), name

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 from pathlib import Path
 
 import pytest
 import torch
 
-from fints.training.checkpoint import read_checkpoint, write_checkpoint
+from fints.training.checkpoint import UnusableCheckpoint, read_checkpoint, write_checkpoint
 
 CONTENT = {
     "weights": {"a": torch.arange(4.0)},
@@ -60,6 +61,26 @@ def test_a_single_flipped_bit_in_a_weight_is_noticed(path):
     path.write_bytes(whole)
     with pytest.raises(ValueError, match=r"damaged: its part .* fails its checksum"):
         read_checkpoint(path, "mine")
+
+
+def test_whatever_happened_to_the_bytes_they_are_refused_by_name_or_read_as_they_were(path):
+    whole, draw = path.read_bytes(), random.Random(0)
+    refused = 0
+    for _ in range(300):
+        torn = bytearray(whole)
+        place = draw.randrange(len(torn))
+        for spot in range(place, min(len(torn), place + draw.choice((1, 8, 64)))):
+            torn[spot] = draw.choice((0, 255, draw.randrange(256)))
+        path.write_bytes(torn[: draw.choice((len(torn), draw.randrange(len(torn))))])
+        try:
+            read = read_checkpoint(path, "mine")
+        except UnusableCheckpoint as error:
+            refused += 1
+            assert "Delete the file" in str(error)  # noqa: PT017
+        else:
+            assert torch.equal(read["weights"]["a"], CONTENT["weights"]["a"])
+            assert read["rows"] == CONTENT["rows"]
+    assert refused > 200
 
 
 def test_a_checkpoint_of_another_fit_is_refused(path):
