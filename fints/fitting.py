@@ -15,7 +15,7 @@ from fints.diagnostics import Profiler
 from fints.forecasting import check_panel
 from fints.interventions import Applied, intervene
 from fints.model import Transformer, build, estimate_memory
-from fints.training import Member, derive, free_bytes, resolve_device
+from fints.training import Member, derive, free_bytes, resolve_device, sharing
 
 __all__ = ["Material", "Start", "material", "start"]
 
@@ -99,7 +99,7 @@ def start(experiment: Experiment, found: Material, *, seed: int) -> Start:
         experiment.model,
         num_features=len(data.features),
         context=data.context,
-        batch_size=experiment.training.batch_size,
+        batch_size=-(-experiment.training.batch_size // sharing()),
         activation_checkpointing=experiment.training.activation_checkpointing,
         precision=experiment.training.precision,
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 from fints.training.batches import Batches, BatchOrder
 from fints.training.common import LayerProfiler
 from fints.training.device import free_bytes, resolve_device
+from fints.training.distributed import fit, sharing
 from fints.training.evaluate import evaluate
-from fints.training.loop import fit
 from fints.training.losses import gaussian_nll, huber, make_loss, mse, student_t_nll
 from fints.training.optimizer import learning_rate, make_optimizer, parameter_groups
 from fints.training.predict import predict
@@ -42,6 +42,7 @@ __all__ = [
     "parameter_groups",
     "predict",
     "resolve_device",
+    "sharing",
     "student_t_nll",
     "threads",
 ]
