@@ -41,7 +41,12 @@ STUDY = Path(__file__).resolve().parent / "tiny.py"
 HEARTBEAT_S = 1.0
 GRACE_S = 5 * HEARTBEAT_S
 LEAST_DISK = "600k"
-FAULTS = ("kill", "child", "term", "stop", "postgres", "mlflow", "drivers", "parquet", "disk", "clock")
+FAULTS = (
+    "kill", "child", "term", "stop", "postgres", "mlflow", "drivers", "parquet", "checkpoint",
+    "disk", "clock",
+)  # fmt: skip
+# Lets fits of any length keep checkpoints, in every Python process that has it on its path.
+KEEPS_CHECKPOINTS = "import fints.study.fits\nfints.study.fits.CHECKPOINT_FROM_SECONDS = 0.0\n"
 DIFFERS = {"timing.parquet"}
 
 
@@ -166,6 +171,27 @@ class Round:
         file = self.draw.choice(files)
         os.truncate(file, file.stat().st_size // 2)
         return file.parent.name
+
+    def _checkpoint(self) -> str:
+        place = self.folder / "kept"
+        (place / "path").mkdir(parents=True)
+        (place / "path" / "sitecustomize.py").write_text(KEEPS_CHECKPOINTS)
+        path = os.pathsep.join([str(place / "path"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        words = ("--scratch", str(place / "scratch"))
+        self.work("keeper", *words, PYTHONPATH=path)
+        keeper = self.processes["keeper"]
+        while keeper.poll() is None and not (found := [*place.rglob("checkpoints/*.pt")]):
+            time.sleep(0.05)
+        if keeper.poll() is not None:
+            return "none: all was done"
+        keeper.kill()
+        keeper.wait()
+        for file in found:
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(file, file.stat().st_size // 2)
+        # It may well take the same fit again.
+        self.work("keeper", *words, PYTHONPATH=path)
+        return found[0].stem
 
     def _disk(self) -> str:
         if os.geteuid() != 0:
