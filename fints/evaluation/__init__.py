@@ -5,6 +5,7 @@ from __future__ import annotations
 from fints.evaluation.baselines import BASELINES, baseline_forecasts, oracle_forecasts
 from fints.evaluation.bootstrap import block_length, bootstrap_interval
 from fints.evaluation.causes import CausesVerdict, judge_causes
+from fints.evaluation.claims import Judged, judge_claims
 from fints.evaluation.conditional import ConditionalTest, giacomini_white, pesaran_timmermann
 from fints.evaluation.contrasts import (
     ClusteredMean,
@@ -72,6 +73,7 @@ __all__ = [
     "Fold",
     "Estimate",
     "ForecastTable",
+    "Judged",
     "Judgement",
     "Overfitting",
     "Pairwise",
@@ -101,6 +103,7 @@ __all__ = [
     "join_outcomes",
     "judge",
     "judge_causes",
+    "judge_claims",
     "log_score",
     "loss_table",
     "mean_error",

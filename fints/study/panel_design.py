@@ -37,6 +37,7 @@ SIMULATION = "simulation."
 # Where a kind of answer is made: its module, which is loaded when needed, its function and that of its power.
 ANSWERS = {
     "causes": ("fints.study.cause_report", "answer_causes", "power_of_causes"),
+    "published": ("fints.study.published_report", "answer_published", "power_of_published"),
     "stability": ("fints.study.stability_report", "answer_stability", "power_of_stability"),
 }
 
