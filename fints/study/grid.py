@@ -131,6 +131,8 @@ def grid_of_panels(plan: PanelPlan) -> Grid:
         "tuning": _block("tuning", [_place_of_panel(cell) for cell in tuning], len(points), "point"),
         "final": _block("final", [_place_of_panel(cell) for cell in final], len(plan.study.panels), "panel"),
     }
+    # A study may tune nothing.
+    blocks = {role: block for role, block in blocks.items() if block.places}
     return Grid(arms=[arm.name for arm in plan.arms], blocks=blocks, place=_place_of_panel)
 
 
@@ -138,7 +140,7 @@ def _block(role: str, places: Sequence[Hashable], groups: int, noun: str) -> Blo
     """Return the fits of a role; `groups` of as many fits each stand apart."""
     together = len(places) // groups
     title = f"{role}: {counted(groups, noun)}" + (f" x {together}" if together > 1 else "")
-    return Block(title=title if places else f"{role}: none", places=tuple(places), together=max(together, 1))
+    return Block(title=title, places=tuple(places), together=max(together, 1))
 
 
 def _place_in_time(cell: Cell) -> Hashable:

@@ -8,6 +8,7 @@ import os
 import pty
 import random
 import re
+import runpy
 import select
 import struct
 import subprocess
@@ -24,12 +25,15 @@ from rich.console import Console
 
 from fints.data import simulate
 from fints.study.dashboard import Dashboard, Standing
-from fints.study.grid import Block, Grid, Mark, grid_of_study
+from fints.study.grid import Block, Grid, Mark, grid_of_panels, grid_of_study
+from fints.study.panel_plan import make_panel_plan
 from fints.study.plan import make_plan
 from fints.study.planned import Planned
 from fints.study.progress import Report
 
 TINY = Path(__file__).parent / "tiny.py"
+STUDIES = sorted((TINY.parent.parent.parent / "studies").glob("*.py"))
+PANELS = [path for path in STUDIES if "PanelStudy(" in path.read_text(encoding="utf-8")]
 STANDING = Standing(
     done=3, total=8, elapsed=60.0, seconds_left=120.0, an_hour=180.0, workers=2, last=("one", "two")
 )
@@ -130,8 +134,6 @@ def test_a_sign_of_several_fits_is_that_of_the_worst() -> None:
 
 
 def test_the_grid_of_a_study_has_a_place_for_each_of_its_fits(tmp_path: Path) -> None:
-    import runpy
-
     path = tmp_path / "prices.parquet"
     simulate(num_assets=3, num_days=160, seed=1).panel.frame.write_parquet(path)
     study = runpy.run_path(str(TINY))["STUDY"]
@@ -139,6 +141,18 @@ def test_the_grid_of_a_study_has_a_place_for_each_of_its_fits(tmp_path: Path) ->
     own = grid_of_study(Planned(plan.spec()))
     for arm in plan.arms:
         for cell in [*plan.tuning_cells(arm), *plan.final_cells(arm, plan.study.tuning.points()[1])]:
+            own.put(cell, Mark.DONE)
+    assert sum(own.count(role, Mark.DONE) for role in own.blocks) == sum(plan.num_fits().values())
+    assert sum(own.count(role, Mark.WAITING) for role in own.blocks) == 0
+
+
+@pytest.mark.parametrize("path", PANELS, ids=lambda path: path.stem)
+def test_the_grid_of_a_study_on_panels_has_a_place_for_each_of_its_fits(path: Path) -> None:
+    study = runpy.run_path(str(path))["STUDY"]
+    plan = make_panel_plan(study, name=path.stem, docstring="", preset="smoke")
+    own = grid_of_panels(plan)
+    for arm in plan.arms:
+        for cell in [*plan.tuning_fits(arm), *plan.final_fits(arm, study.tuning.points()[-1])]:
             own.put(cell, Mark.DONE)
     assert sum(own.count(role, Mark.DONE) for role in own.blocks) == sum(plan.num_fits().values())
     assert sum(own.count(role, Mark.WAITING) for role in own.blocks) == 0
