@@ -414,7 +414,7 @@ plan --json --anew more                                 | unrecognized arguments
 run --storage sqlite:///shared.db                       | --storage
 run --preset smoke --root prices.csv                    | prices.csv
 report --preset smoke --root absent                     | first:
-report --preset smoke --publish --set training.steps=7  | leave out --set
+report --preset smoke --publish --set training.clip_norm=7 | leave out --set
 report --preset smoke --root prices.csv                 | first:
 """
 
