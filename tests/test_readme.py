@@ -117,13 +117,6 @@ def test_every_package_and_file_of_fints_has_a_line_in_the_tree_or_serves_the_co
     assert {name for name in names if name not in tree} == set()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_link_leads_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text(encoding="utf-8")):
-        if not target.startswith(("http://", "https://")):
-            assert (document.parent / target).exists(), target
-
-
 @pytest.mark.parametrize("name", sorted(RESIDUALS))
 def test_every_scheme_stands_in_the_readme_and_the_table_as_the_code_has_it(name: str) -> None:
     scheme = RESIDUALS[name]
