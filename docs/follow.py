@@ -33,7 +33,7 @@ __all__ = ["Block", "Reader", "blocks", "commands_outside_installation", "shown"
 ROOT = Path(__file__).resolve().parent.parent
 # For a hang: an installation takes minutes, and a loaded machine its time.
 PATIENCE_S = 1200.0
-SAVE = re.compile(r"[Ss]ave (?:this|it|the file) as `([\w./-]+)`")
+SAVE = re.compile(r"[Ss]ave\s+(?:this|it|the\s+file)\s+as\s+`([\w./-]+)`")
 # What makes an environment; left out where one is there already.
 INSTALLATION = re.compile(r"^(python3 -m venv|source \.venv/|pip install)\b")
 
