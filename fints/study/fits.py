@@ -254,16 +254,16 @@ def _train(
     forecaster = Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed)
     dates = _spans(cell)
     seen = _seen(panel, dates)
-    spans = {"train": dates["train"], "validation": dates["validation"]}
+    train, validation = dates["train"], dates["validation"]
     try:
-        forecaster.fit(seen, **spans, checkpoint=checkpoint)
+        forecaster.fit(seen, train=train, validation=validation, checkpoint=checkpoint)
     except UnusableCheckpoint as error:
         # Ours, and of use to nobody else: what a disk made of it costs the time since the fit began.
         assert checkpoint is not None
         print(f"{cell} begins anew: {error}", file=sys.stderr)
         checkpoint.unlink()
         forecaster = Forecaster(Experiment.from_dict(cell.experiment), seed=cell.seed)
-        forecaster.fit(seen, **spans, checkpoint=checkpoint)
+        forecaster.fit(seen, train=train, validation=validation, checkpoint=checkpoint)
     _result(forecaster)
     return _written(cell, forecaster, panel, seen, dates, _empty(fresh), keep_weights=keep_weights)
 
