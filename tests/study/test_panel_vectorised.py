@@ -76,6 +76,7 @@ def of_fits(folder: StudyFolder) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_fits_on_panels_that_are_made_at_once_are_those_made_alone_and_survive_a_kill(
     plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

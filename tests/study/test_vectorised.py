@@ -73,6 +73,7 @@ def times(one: Any) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in one.folder.fits.glob("*/timing.json")}
 
 
+@pytest.mark.slow
 def test_fits_that_are_made_at_once_say_what_they_say_one_by_one(
     undisturbed: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_fits_that_are_made_at_once_say_what_they_say_one_by_one(
             assert worst is None or worst < spread, column
 
 
+@pytest.mark.slow
 def test_a_group_that_is_killed_half_written_is_made_again_to_the_same_bytes(
     undisturbed: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_group_that_is_killed_half_written_is_made_again_to_the_same_bytes(
             assert tables(again)[name] == content, name
 
 
+@pytest.mark.slow
 def test_a_failing_group_is_tried_again_and_then_left_out_whole(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_failing_group_is_tried_again_and_then_left_out_whole(
     assert found.outcome.finished == 10
 
 
+@pytest.mark.slow
 def test_a_shared_study_is_the_same_to_the_last_byte(
     undisturbed: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
