@@ -29,28 +29,31 @@ diverged fit is the zero forecast, share 0; where no rate reaches a share above 
 tuned: every arm is fitted at every rate on every panel, with the same branch weights, batches and dropout.
 For the predictions on do(c) and on no signal each arm is read at the rate of its lowest validation loss on
 that panel. Secondary: share of diverged fits, loss spikes in 1,000 steps, spread over seeds, worst block of
-dates.
+dates; and the same gate and predictions of the share of oracle at that rate in place of the width, since how
+stably a scheme trains and how well it ends are two questions.
 
 Smallest effect of interest
 ---------------------------
 0.3 decades of width, a factor of two in the learning rate. For do(c): forecasts that move by a quarter more.
-Without signal: 0.002 of the target's mean square, a fifth of a percentage point of R2.
+Without signal: 0.002 of the target's mean square, a fifth of a percentage point of R2. Of the secondary
+outcome: 0.05 of the oracle.
 
 Verdict rule
 ------------
 Fixed before the run (`fints.evaluation.predictions`), over panels as clusters, 8 at least, Student's t.
 Stage 0, at each depth (5 % over the two): "more" stable if the interval of Post-Norm's width less Pre-
 Norm's lies above 0, "less" if below, "same" if two one-sided tests put it within the smallest effect. A
-scheme that learns little at any rate has a wide range around its own best, so "more" is said only if the
-range around the better of both best shares is wider too, on average. The
-mechanism is asked at a depth only where stage 0 says "more" there; elsewhere it is void, whatever its
-numbers. A prediction of growth holds if its 95 % interval lies above 0 and is not below the smallest
-effect, and fails if the interval lies below that effect; one of nothing holds if two one-sided tests put it
-within the smallest effect, and fails if the interval lies outside. "More than half" holds if the interval
-of what is gained less half of the gap lies above 0, and fails if below. All must hold for the mechanism to
-be supported, so each is tested at 5 %; one that fails refutes it, so failing is tested at 5 % over their
-number. A range that reaches an end of the grid is only a bound: no claim is made that the truth beyond it
-could overturn, if more than a quarter of the panels have one.
+scheme that learns little at any rate has a wide range around its own best, and one that learns much may
+have a narrow one, so "more" and "less" are said only if the difference of the ranges around the better of
+both best shares has the same sign, on average. The mechanism is asked at a depth only where stage 0 says
+"more" there; elsewhere it is void, whatever its numbers. A prediction of growth holds if its 95 % interval
+lies above 0 and is not below the smallest effect, and fails if the interval lies below that effect; one of
+nothing holds if two one-sided tests put it within the smallest effect, and fails if the interval lies
+outside. "More than half" holds if the interval of what is gained less half of the gap lies above 0, and
+fails if below. All must hold for the mechanism to be supported, so each is tested at 5 %; one that fails
+refutes it, so failing is tested at 5 % over their number. A range that reaches an end of the grid is only a
+bound: no claim is made that the truth beyond it could overturn, if more than a quarter of the panels have
+one.
 
 What would refute it
 --------------------

@@ -62,6 +62,10 @@ class StableCell:
         """Return the width by panel, in decades."""
         return {panel: 0.0 if found is None else found.decades for panel, found in self.ranges.items()}
 
+    def outcome(self, name: str) -> dict[int, float]:
+        """Return by panel the "width", or the "share" of oracle at the rate of the lowest validation loss."""
+        return self.widths() if name == "width" else self.read("share_of_oracle")
+
     def open_ends(self) -> float:
         """Return the share of panels whose range an end of the grid cuts off."""
         cut = [found is not None and (found.low_open or found.high_open) for found in self.ranges.values()]

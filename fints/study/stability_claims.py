@@ -26,7 +26,11 @@ HALF = 0.5
 WITHIN = 0.1
 # That the mechanism makes, fitted or not.
 PREDICTIONS = 7
-WORSE = "wider only around a best share that is worse"
+# Why a difference of widths says nothing where that around the common best does not agree with it.
+OTHERWISE = {
+    "more": "wider only around a best share that is worse",
+    "less": "narrower only around a best share that is better",
+}
 # A sum over cells: weight by cell.
 Weights = Mapping[Key, float]
 
@@ -61,48 +65,60 @@ class Claim:
     finding: Finding
 
 
-def gates(study: PanelStudy, cells: Mapping[Key, StableCell]) -> list[Gate]:
-    """Return stage 0 at each depth of the study's question that was fitted."""
+def gates(study: PanelStudy, cells: Mapping[Key, StableCell], outcome: str = "width") -> list[Gate]:
+    """Return stage 0 at each depth of the study's question that was fitted.
+
+    `outcome` is "width", the primary one, or "share", the secondary.
+    """
     settings = study.settings
     depths = [depth for depth in settings["depths"] if _gap(settings, settings["centre"], depth, cells)]
     found = []
     for depth in depths:
         weights = _gap(settings, settings["centre"], depth, cells)
         assert weights is not None
-        values = _sum(cells, weights)
+        values = _sum(cells, weights, outcome)
         if values:
-            least = settings["smallest"]["width"]
+            least = settings["smallest"][outcome]
             # Over all depths that were asked about, fitted here or not.
             finding = judge_gate(
-                values, smallest=least, gates=len(settings["depths"]), **_bounds(cells, weights)
+                values, smallest=least, gates=len(settings["depths"]), **_bounds(cells, weights, outcome)
             )
             common = _common([cells[key] for key in weights])
-            if finding.decision == "more" and statistics.fmean(common) <= 0:
-                finding = replace(finding, decision="undecided", reason=WORSE, more_clusters=None)
+            if outcome == "width" and finding.decision in OTHERWISE:
+                sign = 1 if finding.decision == "more" else -1
+                if sign * statistics.fmean(common) <= 0:
+                    reason = OTHERWISE[finding.decision]
+                    finding = replace(finding, decision="undecided", reason=reason, more_clusters=None)
             found.append(Gate(depth=depth, values=values, common=common, finding=finding))
     return found
 
 
-def claims_at(study: PanelStudy, cells: Mapping[Key, StableCell], depth: str) -> list[Claim]:
-    """Return the predictions of the mechanism at a depth whose cells are there, in their order."""
+def claims_at(
+    study: PanelStudy, cells: Mapping[Key, StableCell], depth: str, outcome: str = "width"
+) -> list[Claim]:
+    """Return the predictions of the mechanism at a depth whose cells are there, in their order.
+
+    `outcome` is as of `gates`; the last two predictions are of neither.
+    """
     settings = study.settings
     pre, post, centre = settings["pre"], settings["post"], settings["centre"]
-    width, null = settings["smallest"]["width"], settings["smallest"]["null"]
+    least, null = settings["smallest"][outcome], settings["smallest"]["null"]
+    unit = "decades" if outcome == "width" else "share"
     gap = _gap(settings, centre, depth, cells)
     wanted: list[tuple[str, str, str, float, float, Weights | None]] = [
         (
             "dose",
             "the gap grows with vol-of-vol",
             "above",
-            width,
-            width,
+            least,
+            least,
             _dose(settings, depth, cells),
         ),
         (
             "no volatility",
             "no gap without vol-of-vol",
             "zero",
-            width,
+            least,
             0.0,
             _gap(settings, _calmest(settings), depth, cells),
         ),
@@ -110,7 +126,7 @@ def claims_at(study: PanelStudy, cells: Mapping[Key, StableCell], depth: str) ->
             "oracle sigma",
             "no gap with inputs over their true volatility",
             "zero",
-            width,
+            least,
             0.0,
             _gap(settings, settings["oracle"], depth, cells),
         ),
@@ -119,7 +135,7 @@ def claims_at(study: PanelStudy, cells: Mapping[Key, StableCell], depth: str) ->
             "Pre-Norm re-scaled at the entrance gains more than half of the gap",
             "above",
             0.0,
-            HALF * width,
+            HALF * least,
             _half(gap, (settings["rescaled"], centre, depth), (pre, centre, depth), cells),
         ),
         (
@@ -127,7 +143,7 @@ def claims_at(study: PanelStudy, cells: Mapping[Key, StableCell], depth: str) ->
             "Post-Norm given its scale back loses more than half of the gap",
             "above",
             0.0,
-            HALF * width,
+            HALF * least,
             _half(gap, (post, centre, depth), (settings["restored"], centre, depth), cells),
         ),
     ]
@@ -136,12 +152,12 @@ def claims_at(study: PanelStudy, cells: Mapping[Key, StableCell], depth: str) ->
     for name, text, kind, smallest, true, contrast in wanted:
         if contrast is None:
             continue
-        values, bounds = _sum(cells, contrast), _bounds(cells, contrast)
-        claims += _claim(name, text, "decades", kind, smallest, true, values, number, bounds)
+        values, bounds = _sum(cells, contrast, outcome), _bounds(cells, contrast, outcome)
+        claims += _claim(name, text, unit, kind, smallest, true, values, number, bounds)
     moved = _moved(settings, cells, depth)
-    least = settings["smallest"]["moved"]
+    further = settings["smallest"]["moved"]
     text = "do(x := c x) moves Pre-Norm's forecasts more"
-    claims += _claim("do(c)", text, "log", "above", least, least, moved, number, {})
+    claims += _claim("do(c)", text, "log", "above", further, further, moved, number, {})
     empty = _difference(
         cells, (post, settings["null"], depth), (pre, settings["null"], depth), "calibrated_excess"
     )
@@ -286,15 +302,17 @@ def _added(*parts: tuple[float, Weights]) -> dict[Key, float]:
     return {key: weight for key, weight in total.items() if weight}
 
 
-def _sum(cells: Mapping[Key, StableCell], weights: Weights) -> list[float]:
-    """Return a weighted sum of widths, by panel that all its cells have."""
-    widths = {key: cells[key].widths() for key in weights}
+def _sum(cells: Mapping[Key, StableCell], weights: Weights, outcome: str = "width") -> list[float]:
+    """Return a weighted sum of widths, or of shares, by panel that all its cells have."""
+    widths = {key: cells[key].outcome(outcome) for key in weights}
     panels = sorted(set.intersection(*(set(own) for own in widths.values())))
     return [sum(weight * widths[key][panel] for key, weight in weights.items()) for panel in panels]
 
 
-def _bounds(cells: Mapping[Key, StableCell], weights: Weights) -> dict[str, bool]:
+def _bounds(cells: Mapping[Key, StableCell], weights: Weights, outcome: str = "width") -> dict[str, bool]:
     """Return whether a sum of widths is a lower, or an upper, bound in too many panels."""
+    if outcome != "width":
+        return {}
     return {
         name: any(weight * sign > 0 and cells[key].open_ends() > MOST_OPEN for key, weight in weights.items())
         for name, sign in (("at_least", 1), ("at_most", -1))
