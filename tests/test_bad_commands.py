@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -515,8 +516,13 @@ def of_a_study(module: object, file: Path, **changes: object) -> Call:
     study = replace(runpy.run_path(str(file))["STUDY"], **changes)
 
     def call(words: list[str]) -> int | str | None:
-        with pytest.raises(SystemExit) as ended:
-            module.main(study, words, file=file)  # type: ignore[attr-defined]
+        # A run asks for SIGTERM, which is the tests' own again afterwards.
+        usual = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                module.main(study, words, file=file)  # type: ignore[attr-defined]
+        finally:
+            signal.signal(signal.SIGTERM, usual)
         return ended.value.code
 
     return call
