@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fints.config import Experiment
 from fints.diagnostics import (
     batch_gradient_variance,
     depth_mixing,
@@ -41,7 +42,7 @@ from fints.model import Transformer
 from fints.training import Batches, one_thread, predict
 from fints.training.losses import Loss
 
-__all__ = ["Curve", "inside_rows"]
+__all__ = ["Curve", "inside_rows", "windows_seen"]
 
 # Windows that measures of one pass are means over; that a skip is judged on, in as many passes as there are
 # sublayers and blocks; batches, of as many windows as one for training has, that gradients differ between.
@@ -97,6 +98,22 @@ def inside_rows(
         for measure, values in found.items()
         for layer, value in enumerate(values)
     ]
+
+
+def windows_seen(asked: Mapping[str, Any], experiment: Experiment) -> int:
+    """Return how many windows pass forward for what is asked; back again counts as two passes more."""
+    training, blocks, seen = experiment.training, experiment.model.depth, 0
+    if asked.get("inside"):
+        seen += 3 * (2 * PASS_WINDOWS + BATCHES * BATCH_WINDOWS) + 2 * PASS_WINDOWS
+        # Every sublayer, every block and none.
+        seen += (3 * blocks + 1) * SKIP_WINDOWS
+    if asked.get("curve"):
+        moments = {0, training.steps, *training.profile_at}
+        moments |= set(
+            range(training.profile_every, training.steps, training.profile_every or training.steps)
+        )
+        seen += len(moments) * CURVE_WINDOWS
+    return seen
 
 
 class Curve:

@@ -121,7 +121,7 @@ class PanelPlan:
         days = asdict(self.study.days)
         watched = role == "final" and self.study.watched
         asked = dict(self.study.asked) if role == "final" else {}
-        tree, seconds = experiment.to_dict(), _seconds(experiment, watched=watched)
+        tree, seconds = experiment.to_dict(), _seconds(experiment, watched=watched, asked=asked)
         # Parts that came later are left out where they say nothing, as fields of an experiment are.
         design = fingerprint(tree, role, arm.simulation, days, watched, *([asked] if asked else []))
         device = device_type(experiment.training.device)
@@ -182,7 +182,13 @@ def loss_or_infinity(result: Mapping[str, Any]) -> float:
     return float(result["validation_loss"]) if result["outcome"] in FINISHED else math.inf
 
 
-def _seconds(experiment: Experiment, *, watched: bool) -> float:
-    plain = fit_seconds(experiment)
-    factor = math.prod(INTERVENTION_FACTORS.get(name, 1.0) for name in experiment.training.interventions)
-    return plain * (factor + watched * WATCH_STEPS / experiment.training.steps)
+def _seconds(experiment: Experiment, *, watched: bool, asked: Mapping[str, Any]) -> float:
+    plain, training = fit_seconds(experiment), experiment.training
+    factor = math.prod(INTERVENTION_FACTORS.get(name, 1.0) for name in training.interventions)
+    steps = float(watched * WATCH_STEPS)
+    if asked.get("inside") or asked.get("curve"):
+        from fints.study.panel_inside import windows_seen
+
+        # A pass forward is a third of a step.
+        steps += windows_seen(asked, experiment) / training.batch_size / 3
+    return plain * (factor + steps / training.steps)

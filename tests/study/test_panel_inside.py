@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from fints.config import ModelConfig, TrainingConfig
+from fints.config import Experiment, ModelConfig, TrainingConfig
 from fints.diagnostics import batch_gradient_variance, depth_mixing
 from fints.model import Transformer, build
-from fints.study.panel_inside import Curve, inside_rows
+from fints.study.panel_inside import Curve, inside_rows, windows_seen
 from fints.training import make_loss
 
 N, T, F = 96, 6, 2
@@ -120,3 +120,14 @@ def test_a_curve_is_the_distance_of_the_last_days_forecast() -> None:
     assert (row["step"], row["layer"], row["measure"]) == (7, None, "validation_distance")
     assert row["value"] == pytest.approx(float((p - windows.said).square().mean()), rel=1e-5)
 
+
+def test_what_is_asked_is_counted_in_the_windows_that_pass() -> None:
+    experiment = Experiment(
+        model=ModelConfig(width=8, num_heads=2, depth=2), training=TrainingConfig(steps=100, profile_every=30)
+    )
+
+    # Before, at 30, 60 and 90, and after the last step.
+    assert windows_seen({"curve": True}, experiment) == 5 * 256
+    # Two blocks: four sublayers, two blocks and none; two profiles and eight batches there and back.
+    assert windows_seen({"inside": True}, experiment) == 7 * 128 + 3 * (2 * 64 + 8 * 32) + 2 * 64
+    assert windows_seen({}, experiment) == 0
