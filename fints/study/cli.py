@@ -112,7 +112,6 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     if here and (shortage := memory_shortage(plan, workers=here, done=folder.whole())):
         raise ValueError(shortage)
     _check_stores(folder, arguments)
-    break_seal(plan, path, folder.path, commit=commit, changed=bool(arguments.set or arguments.data))
     launcher = launcher_of(
         arguments.launcher,
         arguments.launcher_option,
@@ -121,6 +120,8 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         typed=sys.argv,
         folder=folder.path / "launch",
     )
+    # The last of all that may refuse a run, so that a record is of one that began.
+    break_seal(plan, path, folder.path, commit=commit, changed=bool(arguments.set or arguments.data))
     total = sum(plan.num_fits().values())
     console.print(f"{plan.name}, preset {plan.preset}: {counted(total, 'fit')}, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
