@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from fints.data import simulate
+from fints.study import cli
 from fints.study.plan import Plan
 from fints.study.seal import break_seal, record_of, seal_results, sealed_note
 
@@ -140,3 +141,23 @@ def test_the_report_says_when_the_seal_was_broken(ran: Ran, tmp_path: Path) -> N
         page = write_report(analyse(table_spec(ran.folder) | note, ran.folder), ran.folder)
     text = page.with_suffix(".md").read_text()
     assert f"has read sealed dates, as no other one may: first on {note['opened']['opened']}" in text
+
+
+def test_a_run_asks_for_the_seal_before_it_fits_anything(
+    once: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = dataclasses.replace(once.plan.study, opens_seal=True)
+    path = tmp_path / "why.py"
+    path.write_text('"""Ask why."""\n')
+    for name, value in (
+        ("_check_stores", lambda folder, arguments: None),
+        ("commit_of", lambda path: "abc"),
+        ("refuse_uncommitted", lambda study, path: None),
+    ):
+        monkeypatch.setattr(cli, name, value)
+    words = ["run", "--preset", once.plan.preset, "--data", once.plan.dataset.reference]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(study, [*words, "--root", str(tmp_path / "root")], file=path)
+    assert ended.value.code == 2
+    assert "reads sealed dates, so it runs as declared" in capsys.readouterr().err
+    assert not (tmp_path / "root").exists()
