@@ -240,6 +240,23 @@ def test_the_page_of_an_arm_has_its_trials_its_fits_and_its_model(
         assert {7, 3} <= set(rows), rows
 
 
+def test_every_run_of_an_arm_holds_the_figures_and_the_report(
+    folder: Path, root: Path, runs: dict[str, list[str]]
+) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{root / 'mlflow.db'}")
+    figures = {path.name: path.read_bytes() for path in (folder / "figures").glob("*.png")}
+    assert figures
+    for run in runs["arm"]:
+        held = {Path(file.path).name: file for file in client.list_artifacts(run, "figures")}
+        assert held.keys() == figures.keys()
+        place = Path(client.download_artifacts(run, "figures"))
+        assert {path.name: path.read_bytes() for path in place.iterdir()} == figures
+        page = Path(client.download_artifacts(run, "report/report.html"))
+        assert page.read_bytes() == (folder / "report.html").read_bytes()
+
+
 def test_the_page_of_a_fit_has_its_numbers_its_data_and_its_curves(
     page: Callable[[str], Any], links: dict[str, str], runs: dict[str, list[str]]
 ) -> None:

@@ -170,6 +170,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         return 1
     seal_results(plan, path, folder.path)
     analysis, page = _write_report(folder)
+    _log_figures(folder, outcome, arguments)
     models = _log_models(plan, folder, analysis, outcome, arguments) if arguments.models else []
     if said := analysis.found.sentence.replace("**", ""):
         console.print(f"\n{said}", highlight=False, markup=False)
@@ -262,6 +263,19 @@ def _write_report(folder: StudyFolder) -> tuple[Analysis, Path]:
 
     analysis = analyse(table_spec(folder.path) | sealed_note(folder.path), folder.path)
     return analysis, write_report(analysis, folder.path)
+
+
+def _log_figures(folder: StudyFolder, outcome: Outcome, arguments: argparse.Namespace) -> None:
+    """Put the figures into MLflow, beside the arms that they show; a failing store costs no report."""
+    from fints.study.figure_log import log_figures
+
+    if outcome.untracked or not outcome.link or outcome.tracker is None:
+        return
+    try:
+        with folder.held(), outcome.tracker.exclusive():
+            log_figures(folder.path, outcome.tracker)
+    except Exception as error:  # of MLflow, its drivers and the network, which share no base
+        outcome.untracked = one_line(error, arguments.tracking_uri)
 
 
 def _log_models(

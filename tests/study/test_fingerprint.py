@@ -33,6 +33,8 @@ FOLD = {
 OTHER: dict[str, Any] = {
     "data.features": ["return_1"],
     "data.target": "log_return",
+    "data.unscaled": ["return_1"],
+    "data.window_scaled": ["return_1"],
     "model.residual": "post_norm",
     "model.residual_options": {"num_streams": 2},
     "model.norm": "rms_norm",
@@ -44,6 +46,7 @@ OTHER: dict[str, Any] = {
     "training.loss": "huber",
     "training.betas": [0.8, 0.9],
     "training.keep": "last",
+    "training.profile_at": [7],
     "training.precision": "bfloat16",
     "training.device": "cpu",
     "training.optimizer": "sgd",

@@ -166,7 +166,5 @@ def test_a_launched_worker_that_cannot_start_says_why_in_a_line_without_its_pass
     order = order_of("s", "mysql://me:s3cret@db/x", None)
     ended = Ended(**serve(order, lambda: False))
     assert ended.code == 2
-    assert ended.said.startswith(
-        "error: --storage mysql://me:***@db/x cannot be opened"
-    )
+    assert ended.said.startswith("error: --storage mysql://me:***@db/x cannot be opened")
     assert "s3cret" not in ended.said + capsys.readouterr().out
