@@ -10,7 +10,9 @@ inside: true        of the fitted network on windows spread over the test dates,
                     `fints.diagnostics.profile`; ``trunk_size``, the root mean square of the stream;
                     ``gradient_variance`` over batches of windows; ``skip_rise`` of each sublayer and
                     ``block_rise`` of each block, the rise of the distance to the planted signal when it is
-                    skipped; ``source_weight``, the weight of its output in the read-out; of several streams
+                    skipped; ``source_weight``, the size of the weight of its output in the read-out;
+                    ``recent_share``, the size of the output before it, times its weight in what this one
+                    reads, over the size of that; of several streams
                     ``diversity`` and ``entropy_read``, ``entropy_write``, ``entropy_carry``; and
                     ``adjacent_cosine_initial``, ``gradient_norm_initial`` of the same network before training
 curve: true         ``validation_distance`` at each moment that is profiled: the mean squared distance to the
@@ -87,7 +89,17 @@ def inside_rows(
         for row in stream_rows(model, held):
             for name in OF_STREAMS:
                 found.setdefault(name, []).append(row.get(name))
-    found["source_weight"] = depth_mixing(model, x).mean[-1, 1:].tolist()
+    mixing = depth_mixing(model, x).mean.abs()
+    found["source_weight"] = mixing[-1, 1:].tolist()
+    # Sublayer k reads what sublayer k - 1 returned with the weight M[k, k]; the first one reads none.
+    read, returned = ([float(sizes(z).mean()) for z in part] for part in (held.read, held.outputs))
+    found["recent_share"] = [
+        None,
+        *(
+            float(mixing[k, k]) * returned[k - 1] / read[k] if read[k] > 0 else None
+            for k in range(1, len(read))
+        ),
+    ]
     many = _spread(test, BATCHES * BATCH_WINDOWS)
     batches = list(zip(*(part.split(BATCH_WINDOWS) for part in many), strict=True))
     if len(batches) > 1:

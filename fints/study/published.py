@@ -305,7 +305,10 @@ MEASURES: Mapping[str, tuple[str, Callable[..., Values]]] = {
         _mean_of("entropy_carry", late=False),
     ),
     "size_slope": ("slope of log size of the stream on log depth", _slope_of("trunk_size")),
-    "update_slope": ("slope of log update over stream on log depth", _slope_of("relative_update")),
+    "share_slope": (
+        "slope on log depth of the log share of the last output in what the next sublayer reads",
+        _slope_of("recent_share"),
+    ),
     "gradient_ends": (
         "gradient of the first block over that of the last, after training",
         _first_to_last("gradient_norm"),

@@ -98,6 +98,24 @@ def test_every_other_measure_is_that_of_its_own_function() -> None:
     assert max(measures["entropy_carry"]) <= math.log(4) + 1e-6
 
 
+def test_the_share_of_the_last_output_is_that_of_the_sum_that_is_read() -> None:
+    model, windows, measures = found("pre_norm")
+    with torch.no_grad():
+        h = model.embedding(windows.inputs[torch.arange(64) * N // 64])
+        shares = []
+        for layer, branch in enumerate(model.branches):
+            y = branch(model.residual.norms[layer](h))
+            h = h + y
+            # The next sublayer reads the sum, and y with weight 1 in it.
+            y_size, h_size = (z.square().mean(-1).sqrt().mean() for z in (y, h))
+            shares.append(float(y_size / h_size))
+    assert measures["recent_share"][0] is None
+    assert measures["recent_share"][1:] == pytest.approx(shares[:3], rel=1e-5)
+    # Attention over depth reads a multiple of its mean: a share is free of that factor.
+    _, _, attended = found("attention_residuals")
+    assert max(attended["recent_share"][1:]) < 3
+
+
 def test_the_network_before_training_is_measured_beside_and_both_are_left_as_found() -> None:
     _, _, measures = found("pre_norm")
     fresh = network("pre_norm", 1, moved=False)

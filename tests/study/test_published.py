@@ -117,7 +117,7 @@ def test_slopes_ends_and_means_are_those_of_the_layers(study: Any) -> None:
     layers = {
         "adjacent_cosine": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8],
         "trunk_size": [3 * (k + 1) ** 0.5 for k in range(8)],
-        "relative_update": [(k + 1) ** -1.0 for k in range(8)],
+        "recent_share": [(k + 1) ** -1.0 for k in range(8)],
         "gradient_norm": [3.0, 4.0, 1, 1, 1, 1, 0.6, 0.8],
         "source_weight": [1.0, 2, 3, 4, 5, 6, 8, 7],
         "skip_rise": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8],
@@ -127,7 +127,7 @@ def test_slopes_ends_and_means_are_those_of_the_layers(study: Any) -> None:
     cells = Cells(study, made(study, {PRE: {"layers": layers}, HC: halved}))
     assert measure("late_cosine", cells, PRE) == pytest.approx([0.65] * 8, abs=1e-3)
     assert measure("size_slope", cells, PRE) == pytest.approx([0.5] * 8, abs=1e-3)
-    assert measure("update_slope", cells, PRE) == pytest.approx([-1.0] * 8, abs=2e-2)
+    assert measure("share_slope", cells, PRE) == pytest.approx([-1.0] * 8, abs=2e-2)
     assert measure("gradient_ends", cells, PRE) == pytest.approx([5.0] * 8, rel=1e-2)
     # Spearman of two neighbours changed about: 1 - 6 * 2 / (8 * 63).
     assert measure("attribution", cells, PRE) == pytest.approx([1 - 12 / 504] * 8)
