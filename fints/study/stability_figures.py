@@ -225,7 +225,7 @@ def _widths(study: PanelStudy, cells: Mapping[Key, StableCell]) -> Made:
     axes.tick_params(axis="y", labelsize=5.5)
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
-    axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+    axes.set_xlim(-0.03, max(0.5, axes.get_xlim()[1]))
     axes.set_xlabel("width (decades)")
     return canvas, Figure(
         name="widths",
