@@ -39,6 +39,7 @@ OTHER = {
     "training.betas": [0.8, 0.9],
     "training.final_learning_rate_share": 0.5,
     "training.keep": "last",
+    "training.profile_at": [7],
     "training.precision": "bfloat16",
     "training.compile": True,
     "training.activation_checkpointing": True,

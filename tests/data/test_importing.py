@@ -62,7 +62,7 @@ def test_nothing_is_written_where_a_rule_is_broken(dirty: Path, home_of_its_own:
 
 def test_a_name_is_taken_once_unless_it_is_to_be_replaced(dirty: Path, tmp_path: Path) -> None:
     first = import_file(dirty, "mine", repairs=CLEAN).card
-    with pytest.raises(ValueError, match=r"there is a dataset 'mine' already.*\(replace\)"):
+    with pytest.raises(ValueError, match=r"there is a dataset 'mine' already.* give replace"):
         import_file(dirty, "mine", repairs=CLEAN)
     assert card("mine") == first
     (tmp_path / "other.csv").write_text("date,asset,close\n2001-02-12,Z,1\n")

@@ -133,7 +133,7 @@ def test_an_arm_that_no_fit_could_build_is_refused_before_anything_runs(
 def test_a_fit_without_memory_leaves_no_folder_and_another_try_succeeds(
     panel_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    import fints.forecaster
+    import fints.fitting
 
     made = plan(panel_file, preset="smoke")
     cells = made.tuning_cells(made.arms[0])
@@ -141,7 +141,7 @@ def test_a_fit_without_memory_leaves_no_folder_and_another_try_succeeds(
         cells = made.final_cells(made.arms[0], TINY.tuning.points()[0])
     fits = _made(tmp_path / "fits")
     with monkeypatch.context() as patched:
-        patched.setattr(fints.forecaster, "free_bytes", lambda device: 2**10)
+        patched.setattr(fints.fitting, "free_bytes", lambda device: 2**10)
         with pytest.raises(MemoryError, match=r"the fit needs about .* lower training.batch_size"):
             run_cell(cells[0], made.dataset.panel, tmp=tmp_path / "tmp", fits=fits)
     assert list(fits.iterdir()) == []

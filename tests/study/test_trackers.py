@@ -72,7 +72,10 @@ def test_a_server_that_says_nothing_is_refused_within_seconds(tmp_path: Path) ->
 
 @pytest.mark.parametrize("uri", ["nonsense://x", "sqlite:////proc/x/mlflow.db"])
 def test_an_address_that_cannot_be_a_store_is_refused(tmp_path: Path, uri: str) -> None:
-    assert f"--tracking-uri {uri} must be" in refusal(tmp_path, uri)
+    told = refusal(tmp_path, uri)
+    assert told.startswith("--tracking-uri ")
+    assert " must be" in told
+    assert uri in told
 
 
 def test_a_store_that_was_named_and_is_damaged_is_refused(tmp_path: Path) -> None:
