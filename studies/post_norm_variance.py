@@ -66,14 +66,15 @@ mechanism has none to give, the mechanism is not needed for it.
 Data
 ----
 Simulated panels of 64 assets with the signal `memory_chain` at R2 20 %. The features that it is made of are
-shown in units of returns, times the volatility of their day; the logarithm of that volatility is a feature in
-every arm, so that no arm lacks information on scale, only its form. The centre: GARCH noise of vol-of-vol 2,
-signal matched pooled, inputs standardised by training days, target the log return. 1,200 days to learn from,
-100 to choose by, 100 to be judged on. Each panel is drawn anew. Panels 0 to 99 were used for design and for
-the spread that the power rests on (preset `pilot`); none of them is judged. One look at panel 80, at 4 blocks,
-made three choices: "more" and "less" stable count only if the range around the common best agrees in sign,
-since there Post-Norm reached a higher share around a narrower peak; the predictions are read on the tuned
-share too, as a labelled secondary with a level of its own; and rates lie a factor of two apart.
+shown in units of returns, times the volatility of their day; the logarithm of that volatility is a feature
+in every arm, so that no arm lacks information on scale, only its form. The centre: GARCH noise of vol-of-
+vol 2, signal matched pooled, inputs standardised by training days, target the log return. 1,200 days to
+learn from, 100 to choose by, 100 to be judged on. Each panel is drawn anew. Panels 0 to 99 were used for
+design and for the spread that the power rests on (preset `pilot`); none of them is judged. One look at
+panel 80, at 4 blocks, made three choices: "more" and "less" stable count only if the range around the
+common best agrees in sign, since there Post-Norm reached a higher share around a narrower peak; the
+predictions are read on the tuned share too, as a labelled secondary with a level of its own; and rates lie
+a factor of two apart.
 
 Not a full factorial: one thing at a time is changed from the centre. Secondary and exploratory, on panels of
 their own: `deep` (the predictions at 12 blocks), `noise`, `inputs`, `targets`, `schemes`, `rivals`, `seeds`.
