@@ -22,6 +22,10 @@ __all__ = ["RESTART_S", "open_shared"]
 PATIENCE_S = 600.0
 # One that does not answer at first may be restarting.
 RESTART_S = 30.0
+# How often it may go away while its tables are made.
+RESTARTS = 5
+# How long one process may make tables, on a machine that is loaded, while the others wait.
+MAKING_S = 600
 
 
 def open_shared(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) -> SharedStore:
@@ -79,16 +83,19 @@ def open_shared(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) ->
 
 def _tables_on_server(parsed: sqlalchemy.URL, url: str, wait: float) -> tuple[sqlalchemy.Engine, Any]:
     """Open the tables, again if the server restarts in the middle."""
-    began = time.monotonic()
-    answered = False
+    deadline, restarts = time.monotonic() + wait, 0
     while True:
+        answered = False
         try:
             _ask(url)
             answered = True
             return _tables_at(url, _server(parsed))
         except Exception as error:  # SQLAlchemy's, or Optuna's with one of those as its cause
-            limit = max(wait, RESTART_S) if answered else wait
-            if time.monotonic() - began > limit or not _may_be_restarting(error):
+            restarts += answered
+            if answered:
+                # However long it took to get so far: a server that was there may take a while to come back.
+                deadline = max(deadline, time.monotonic() + RESTART_S)
+            if restarts > RESTARTS or time.monotonic() > deadline or not _may_be_restarting(error):
                 raise
         time.sleep(0.5)
 
@@ -154,6 +161,9 @@ def _making(engine: sqlalchemy.Engine) -> Iterator[None]:
         yield
         return
     with engine.begin() as connection:
+        connection.execute(
+            sqlalchemy.text(f"set local idle_in_transaction_session_timeout = {1000 * MAKING_S}")
+        )
         connection.execute(sqlalchemy.text("select pg_advisory_xact_lock(815042)"))
         yield
 
