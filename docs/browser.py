@@ -28,7 +28,7 @@ __all__ = ["Browser", "BrowserError", "chromium"]
 HOST = "127.0.0.1"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # For a hang: a loaded machine takes its time.
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 PAUSE_S = 0.1
 FORGOTTEN_S = 5.0
 CUT_OFF = [
