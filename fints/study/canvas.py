@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +32,7 @@ __all__ = [
     "at",
     "capital",
     "digits_of",
+    "draw_all",
     "facets_of",
     "folds_text",
     "line_style",
@@ -159,6 +160,20 @@ def write_figure(canvas: Canvas, path: Path) -> None:
     vector.print_svg(path.with_name(f"{path.name}.svg"), metadata={"Date": None, "Creator": "fints"})
     canvas.dpi = STYLE["savefig.dpi"]
     FigureCanvasAgg(canvas).print_png(path.with_name(f"{path.name}.png"), metadata={"Software": None})
+
+
+def draw_all(makers: Sequence[Callable[[], tuple[Canvas, Figure] | None]], folder: Path) -> list[Figure]:
+    """Draw what each maker makes into `folder` as SVG and PNG; None is what the fits do not allow."""
+    drawn = []
+    with styled():
+        for maker in makers:
+            made = maker()
+            if made is None:
+                continue
+            canvas, figure = made
+            write_figure(canvas, folder / figure.name)
+            drawn.append(figure)
+    return drawn
 
 
 def put_legend(canvas: Canvas, panels: Sequence[Axes], more: Mapping[str, Any] | None = None) -> None:

@@ -13,14 +13,13 @@ from fints.study.canvas import (
     GREY,
     MARKERS,
     Figure,
+    draw_all,
     line_style,
     log_axis,
     new_canvas,
     proxy,
     put_legend,
-    styled,
     whole_axis,
-    write_figure,
 )
 from fints.study.causes import CauseCell, interval
 from fints.study.panel_design import PanelStudy
@@ -51,16 +50,7 @@ def draw_causes(study: PanelStudy, fits: Fits, cells: Sequence[CauseCell], folde
         lambda: _gradients(study, fits, cells),
         lambda: _probes(study, fits, cells),
     ]
-    drawn = []
-    with styled():
-        for maker in makers:
-            made = maker()
-            if made is None:
-                continue
-            canvas, figure = made
-            write_figure(canvas, folder / figure.name)
-            drawn.append(figure)
-    return drawn
+    return draw_all(makers, folder)
 
 
 def _penalties(study: PanelStudy, cells: Sequence[CauseCell]) -> Made:

@@ -13,13 +13,12 @@ from fints.study.canvas import (
     GREY,
     Figure,
     capital,
+    draw_all,
     line_style,
     log_axis,
     new_canvas,
     put_legend,
-    styled,
     whole_axis,
-    write_figure,
 )
 from fints.study.panel_design import PanelStudy
 from fints.study.published import Cells, Key
@@ -71,16 +70,7 @@ def draw_published(
         ),
         lambda: _curves(study, cells, depth),
     ]
-    drawn = []
-    with styled():
-        for maker in makers:
-            made = maker()
-            if made is None:
-                continue
-            canvas, figure = made
-            write_figure(canvas, folder / figure.name)
-            drawn.append(figure)
-    return drawn
+    return draw_all(makers, folder)
 
 
 def _claims(asked: Sequence[Claim], judged: Mapping[str, Judged]) -> Made:

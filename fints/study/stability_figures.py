@@ -14,12 +14,11 @@ from fints.study.canvas import (
     GREY,
     MARKERS,
     Figure,
+    draw_all,
     line_style,
     new_canvas,
     proxy,
     put_legend,
-    styled,
-    write_figure,
 )
 from fints.study.causes import interval
 from fints.study.panel_design import PanelStudy
@@ -50,16 +49,7 @@ def draw_stability(
         lambda: _dose(study, cells),
         lambda: _widths(study, cells),
     ]
-    drawn = []
-    with styled():
-        for maker in makers:
-            made = maker()
-            if made is None:
-                continue
-            canvas, figure = made
-            write_figure(canvas, folder / figure.name)
-            drawn.append(figure)
-    return drawn
+    return draw_all(makers, folder)
 
 
 def _rates(study: PanelStudy, cells: Mapping[Key, StableCell]) -> Made:

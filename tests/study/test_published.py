@@ -182,7 +182,7 @@ def test_a_rate_whose_fits_diverged_is_not_chosen(study: Any) -> None:
 def test_the_answer_counts_its_claims_and_shows_every_row(
     study: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("fints.study.published_figures.write_figure", lambda canvas, path: None)
+    monkeypatch.setattr("fints.study.canvas.write_figure", lambda canvas, path: None)
     deep = ("pre_norm", "12", "plain")
     layers = {"adjacent_cosine": [0.97] * 24, "trunk_size": [(k + 1) ** 0.5 for k in range(24)]}
     answer = answer_published(study, made(study, {deep: {"layers": layers}}), tmp_path)
