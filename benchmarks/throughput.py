@@ -24,6 +24,8 @@ included and imports not, over the windows trained on. What differs:
   matrix products: ours is given the same. Beside stands theirs with the feed-forward set from outside to what
   the others have. It is fed by its own `train_epoch` on arrays made before; its whole call is left out, since
   its data handlers want data in a format of their own.
+- "fits at once" is `training.vectorise`: the windows and seconds of one of them, as a study has several seeds
+  to train; the other packages train one network a process.
 - ours clips gradients, warms up and decays the learning rate, and counts losses; theirs do not all of it.
 """
 
@@ -42,6 +44,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -52,6 +55,8 @@ from packages import install
 from fints import Forecaster
 from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig
 from fints.data import Panel, load, simulate
+from fints.fitting import material, start
+from fints.training import fit_together
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "study"
 LEFT_OUT = 5
@@ -97,6 +102,7 @@ def main() -> None:
     packages.add_argument("--batch", type=int, default=64)
     packages.add_argument("--steps", type=int, default=60)
     packages.add_argument("--threads", type=int, default=1)
+    packages.add_argument("--members", type=int, default=8, help="fits that fints makes at once, too")
     for verb in (workers, packages):
         verb.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
@@ -195,6 +201,7 @@ def _compare(
     arms = {
         "fints, plain": lambda: _fints(arguments, panel, ratio, compiled=False),
         "fints, training.compile": lambda: _fints(arguments, panel, ratio, compiled=True),
+        f"fints, {arguments.members} fits at once": lambda: _fints_together(arguments, panel, ratio),
         **theirs,
     }
     times: dict[str, list[Timed]] = {arm: [] for arm in arms}
@@ -210,7 +217,7 @@ def _compare(
         whole = [seconds for _, seconds in found if seconds is not None]
         told = f"{arguments.batch / statistics.median(whole):9.0f}" if whole else f"{'-':>9}"
         print(f"{arm:<36} {1e3 * step:9.2f} {arguments.batch / step:10.0f} {told}")
-    for ours in ("fints, plain", "fints, training.compile"):
+    for ours in [arm for arm in arms if arm not in theirs]:
         for other in theirs:
             pairs = list(zip(times[ours], times[other], strict=True))
             step = statistics.median(b / a for (a, _), (b, _) in pairs)
@@ -219,8 +226,8 @@ def _compare(
             print(f"{ours} against {other}: {step:.2f} x its windows a second in steps{in_all}")
 
 
-def _fints(arguments: argparse.Namespace, panel: Panel, ratio: float, *, compiled: bool) -> Timed:
-    experiment = Experiment(
+def _experiment(arguments: argparse.Namespace, ratio: float, *, compiled: bool) -> Experiment:
+    return Experiment(
         data=DataConfig(features=("return_1",), context=arguments.context, horizon=1),
         model=ModelConfig(
             width=arguments.width,
@@ -240,12 +247,31 @@ def _fints(arguments: argparse.Namespace, panel: Panel, ratio: float, *, compile
             threads=arguments.threads,
         ),
     )
+
+
+def _fints(arguments: argparse.Namespace, panel: Panel, ratio: float, *, compiled: bool) -> Timed:
+    experiment = _experiment(arguments, ratio, compiled=compiled)
     clock: Clock = arguments.clock
     marks: list[float] = []
     started = clock()
     Forecaster(experiment).fit(panel, validation=0, on_row=lambda row: marks.append(clock()))
     whole = clock() - started
     return (marks[-1] - marks[0]) / (arguments.steps - LEFT_OUT), whole / arguments.steps
+
+
+def _fints_together(arguments: argparse.Namespace, panel: Panel, ratio: float) -> Timed:
+    """Return the times of one of several fits that are made at once, as a study makes its seeds."""
+    experiment = _experiment(arguments, ratio, compiled=False)
+    clock: Clock = arguments.clock
+    marks: list[float] = []
+    started = clock()
+    windows = material(panel, experiment, train=None, validation=0)
+    members = [start(experiment, windows, seed=seed).member() for seed in range(arguments.members)]
+    members[0] = replace(members[0], on_row=lambda row: marks.append(clock()))
+    fit_together(members)
+    whole = clock() - started
+    fits = arguments.members
+    return (marks[-1] - marks[0]) / (arguments.steps - LEFT_OUT) / fits, whole / arguments.steps / fits
 
 
 def _neuralforecast(
