@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from fints.study.analysis import Analysis
     from fints.study.panel_plan import PanelPlan
     from fints.study.plan import Plan
+    from fints.study.restore import Kept
     from fints.study.store import StudyFolder
 
 __all__ = ["panel_plan_told", "panel_report_told", "plan_told", "report_told"]
 
 
-def plan_told(
-    plan: Plan, folder: StudyFolder, *, workers: int, commit: str | None, models: bool = True
-) -> dict[str, Any]:
+def plan_told(kept: Kept, *, workers: int, commit: str | None, models: bool = True) -> dict[str, Any]:
     """Return what `fints.study.overview.plan_lines` says, for a program."""
     from fints.study.estimates import disk_bytes, fit_bytes, parameters, study_seconds, weight_bytes
     from fints.study.overview import power_of, shortage
 
-    done = folder.whole()
+    plan, there = kept.plan, kept.cells()
+    done = {cell.key for cell in there}
     dates = plan.dataset.panel.dates
     tuning = [cell for arm in plan.arms for cell in plan.tuning_cells(arm)]
     fits = plan.num_fits()
@@ -51,13 +51,15 @@ def plan_told(
             **fits,
             "total": sum(fits.values()),
             "tuning_kept": sum(cell.key in done for cell in tuning),
+            "kept": sum(cell.role != "baseline" for cell in there),
+            "committed": kept.num_committed(there),
         },
         "workers": workers,
         "seconds": study_seconds(plan, workers=workers, done=done),
         "disk_bytes": disk_bytes(plan) + (2 * weight_bytes(plan) if models else 0),
         "power": power_of(plan),
         "commit": commit,
-        "folder": str(folder.path),
+        "folder": str(kept.folder.path),
         "refused": shortage(plan, workers, done) or None,
     }
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fints.study.fits import Cell, read_result
+from fints.study.origin import origin_of
 from fints.study.store import digest, fit_json, fit_table, write_json
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["arm_rows", "assemble", "mean_profile", "table_spec"]
+__all__ = ["STAMP", "arm_rows", "assemble", "mean_profile", "table_spec"]
 
 # The spec that the tables were made from, and their digests: written last, so it vouches for them.
 STAMP = "tables.json"
@@ -22,7 +23,9 @@ TABLES = ("forecasts", "baselines", "profiles", "mixing", "history", "fits", "ti
 KEYS = ("arm", "role", "fold", "seed")
 
 
-def assemble(folder: Path, cells: Sequence[Cell], spec: Mapping[str, Any]) -> None:
+def assemble(
+    folder: Path, cells: Sequence[Cell], spec: Mapping[str, Any], *, into: Path | None = None
+) -> None:
     """Write forecasts, profiles, mixing matrices, fits and timing of `cells` as parquet under `folder`.
 
     `timing.parquet` alone differs between two runs of the same study.
@@ -34,8 +37,10 @@ def assemble(folder: Path, cells: Sequence[Cell], spec: Mapping[str, Any]) -> No
     cells : sequence of Cell
         Finished ones.
     spec : mapping
-        What they are cells of; `table_spec` gives it back. A study that is killed here has no tables
-        until the next run.
+        What they are cells of; `table_spec` gives it back, with what made those that it did not make
+        itself ("earlier"). A study that is killed here has no tables until the next run.
+    into : Path, optional
+        Another folder for the tables.
 
     Raises
     ------
@@ -44,9 +49,10 @@ def assemble(folder: Path, cells: Sequence[Cell], spec: Mapping[str, Any]) -> No
     """
     import polars as pl
 
-    (folder / STAMP).unlink(missing_ok=True)
+    into = folder if into is None else into
+    (into / STAMP).unlink(missing_ok=True)
     for name in TABLES:
-        (folder / f"{name}.parquet").unlink(missing_ok=True)
+        (into / f"{name}.parquet").unlink(missing_ok=True)
 
     ordered = sorted(
         cells, key=lambda cell: (cell.arm, cell.role, cell.fold, cell.seed, str(cell.point), cell.key)
@@ -54,31 +60,31 @@ def assemble(folder: Path, cells: Sequence[Cell], spec: Mapping[str, Any]) -> No
     final = [cell for cell in ordered if cell.role == "final"]
     forecasts = _stack(folder, final, "forecasts.parquet")
     if forecasts is not None:
-        _write(forecasts.sort("arm", "fold", "seed", "date", "asset"), folder / "forecasts.parquet")
+        _write(forecasts.sort("arm", "fold", "seed", "date", "asset"), into / "forecasts.parquet")
     baselines = _stack(folder, [cell for cell in ordered if cell.role == "baseline"], "forecasts.parquet")
     if baselines is not None:
         _write(
             baselines.drop("arm", "seed").sort("baseline", "fold", "date", "asset"),
-            folder / "baselines.parquet",
+            into / "baselines.parquet",
         )
     fits = [cell for cell in ordered if cell.role != "baseline"]
     profiles = _stack(folder, final, "profile.parquet")
     if profiles is not None:
         order = [name for name in ("arm", "fold", "seed", "step", "layer") if name in profiles.columns]
-        _write(profiles.sort(order, maintain_order=True), folder / "profiles.parquet")
+        _write(profiles.sort(order, maintain_order=True), into / "profiles.parquet")
     mixing = _stack(folder, final, "mixing.parquet")
     if mixing is not None:
-        _write(mixing.sort("arm", "fold", "seed", "reader", "source"), folder / "mixing.parquet")
+        _write(mixing.sort("arm", "fold", "seed", "reader", "source"), into / "mixing.parquet")
     history = _stack(folder, final, "history.parquet")
     if history is not None:
-        _write(history.sort("arm", "fold", "seed", "step", maintain_order=True), folder / "history.parquet")
+        _write(history.sort("arm", "fold", "seed", "step", maintain_order=True), into / "history.parquet")
     rows = [_fit_row(cell, read_result(folder / "fits" / cell.key)) for cell in fits]
-    _write(pl.DataFrame(rows, infer_schema_length=None), folder / "fits.parquet")
+    _write(pl.DataFrame(rows, infer_schema_length=None), into / "fits.parquet")
     times = [_time_row(cell, folder / "fits" / cell.key) for cell in ordered]
-    _write(pl.DataFrame(times, infer_schema_length=None), folder / "timing.parquet")
-    written = [folder / f"{name}.parquet" for name in TABLES]
+    _write(pl.DataFrame(times, infer_schema_length=None), into / "timing.parquet")
+    written = [into / f"{name}.parquet" for name in TABLES]
     digests = {path.name: digest(path) for path in written if path.is_file()}
-    write_json(folder / STAMP, {"tables": digests, "spec": dict(spec)})
+    write_json(into / STAMP, {"tables": digests, "spec": {**spec, **_earlier(folder, fits, spec)}})
 
 
 def table_spec(folder: Path) -> dict[str, Any]:
@@ -150,6 +156,21 @@ def _stack(folder: Path, cells: Sequence[Cell], name: str) -> pl.DataFrame | Non
             key.append(pl.lit(cell.seed, pl.Int64).alias("seed"))
             frames.append(frame.select(*key, pl.all()))
     return pl.concat(frames, how="diagonal_relaxed") if frames else None
+
+
+def _earlier(folder: Path, fits: Sequence[Cell], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return under "earlier" what made the fits that other code, torch or device made, and how many each."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for key in sorted({cell.key for cell in fits}):
+        made = origin_of(folder / "fits" / key)
+        if made is not None and not made.like(spec):
+            name = made.sources, made.torch, made.device
+            counts[name] = counts.get(name, 0) + 1
+    told = [
+        {"sources": sources, "torch": torch, "device": device, "fits": count}
+        for (sources, torch, device), count in sorted(counts.items())
+    ]
+    return {"earlier": told} if told else {}
 
 
 def _fit_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from fints.study.addresses import one_line, without_secrets
 from fints.study.checkout import commit_of, refuse_uncommitted
@@ -27,13 +27,15 @@ from fints.study.commands import enqueued_lines, finished_elsewhere, resume_comm
 from fints.study.design import Study
 from fints.study.launch import launcher_of
 from fints.study.options import study_parser
-from fints.study.seal import break_seal, seal_results, sealed_note
+from fints.study.seal import break_seal, carry_record, require_record, seal_results, sealed_note
 from fints.words import counted, json_text
 
 if TYPE_CHECKING:
     from fints.study.analysis import Analysis
     from fints.study.plan import Plan
+    from fints.study.restore import Kept
     from fints.study.runner import Outcome
+    from fints.study.so_far import Ground
     from fints.study.store import StudyFolder
 
 __all__ = ["main"]
@@ -69,15 +71,14 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
         raise ValueError("--json tells the plan and --check trains: give one of them.")
     plan, folder = _resolve(study, path, docstring, arguments)
     console = make_console()
+    kept = _kept(plan, folder, path, arguments)
     workers = arguments.workers or _default_workers(plan)
     if arguments.as_json:
         from fints.study.as_json import plan_told
 
-        commit = commit_of(path)
-        print(json_text(plan_told(plan, folder, workers=workers, commit=commit, models=arguments.models)))
+        print(json_text(plan_told(kept, workers=workers, commit=commit_of(path), models=arguments.models)))
         return 0
-    lines = plan_lines(plan, folder, workers=workers, commit=commit_of(path), models=arguments.models)
-    for line in lines:
+    for line in plan_lines(kept, workers=workers, commit=commit_of(path), models=arguments.models):
         console.print(line, highlight=False, markup=False)
     if not arguments.check:
         return 0
@@ -106,10 +107,12 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     from fints.study.overview import finished_lines
     from fints.study.planned import Planned
     from fints.study.progress import Report
+    from fints.study.restore import drop_restored
     from fints.study.runner import run
 
-    here = workers if arguments.launcher == "local" else 0
-    if here and (shortage := memory_shortage(plan, workers=here, done=folder.whole())):
+    here, kept = workers if arguments.launcher == "local" else 0, _kept(plan, folder, path, arguments)
+    done = {cell.key for cell in kept.cells()}
+    if here and (shortage := memory_shortage(plan, workers=here, done=done)):
         raise ValueError(shortage)
     _check_stores(folder, arguments)
     launcher = launcher_of(
@@ -131,7 +134,11 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         "commit": commit,
         "command": run_command(path, arguments),
         "keep_weights": arguments.models,
+        "committed": kept.committed,
     }
+    if arguments.anew:
+        with folder.held():
+            drop_restored(folder)
     grid = None if arguments.plain else grid_of_study(Planned(plan.spec()))
     work = study_seconds(plan, workers=1)
     with Report(console, total=total, work=work, workers=max(workers, 1), grid=grid) as report:
@@ -169,7 +176,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         console.print("no final fit was finished, so there is no report", highlight=False)
         return 1
     seal_results(plan, path, folder.path)
-    analysis, page = _write_report(folder)
+    analysis, page = _write_report(folder, folder.path)
     _log_figures(folder, outcome, arguments)
     models = _log_models(plan, folder, analysis, outcome, arguments) if arguments.models else []
     if said := analysis.found.sentence.replace("**", ""):
@@ -190,31 +197,31 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
 
 
 def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    from fints.study.so_far import ground_of
+
     plan, folder = _resolve(study, path, docstring, arguments)
+    kept = _kept(plan, folder, path, arguments)
     left_out: list[str] = []
     if arguments.storage:
         from fints.study.remote_report import fetch_tables
 
         left_out = fetch_tables(arguments.storage, f"{plan.name}/{plan.label}", folder)
-    if not (folder.path / "tables.json").is_file():
-        raise ValueError(
-            f"no run has ended in {folder.path}; first: {resume_command(path, arguments)}"
-            + finished_elsewhere(study, path, arguments, folder)
-        )
-    analysis, page = _write_report(folder)
-    lines = [*left_out, f"report: {page}"]
-    told: dict[str, Any] = {}
-    if arguments.publish:
-        from fints.study.publish import publish
-
-        # What sealed dates said stands beside the answer that was there before, not in its place.
-        name = f"{path.stem}_{plan.preset}" if plan.study.opens_seal else path.stem
-        told["published"] = str(publish(folder.path, path, name=name))
-        lines.append(f"to commit: {told['published']}")
+    carry_record(plan, path, folder.path)
+    ground = ground_of(kept)
+    nothing = f"no final fit is finished in {folder.path}"
+    if ground.tables is None and not (arguments.publish and ground.cells):
+        elsewhere = finished_elsewhere(study, path, arguments, folder)
+        raise ValueError(f"{nothing}; first: {resume_command(path, arguments)}{elsewhere}")
+    written = None if ground.tables is None else _write_report(folder, ground.tables)
+    lines = [*left_out, nothing if written is None else f"report: {written[1]}"]
+    told = _publish(plan, path, kept, ground) if arguments.publish else {}
+    if told:
+        lines += [*ground.left_out(), f"to commit: {' and '.join(told.values())}"]
     if arguments.as_json:
         from fints.study.as_json import report_told
 
-        print(json_text(report_told(analysis, page, left_out=left_out) | told))
+        answer = {} if written is None else report_told(*written, left_out=left_out)
+        print(json_text(answer | told))
         return 0
     for line in lines:
         make_console().print(line, highlight=False, markup=False, soft_wrap=True)
@@ -256,13 +263,45 @@ def _resolve(
     return plan, StudyFolder(root.resolve(), plan.name, plan.label)
 
 
-def _write_report(folder: StudyFolder) -> tuple[Analysis, Path]:
+def _publish(plan: Plan, path: Path, kept: Kept, ground: Ground) -> dict[str, str]:
+    """Write page and fits beside the study's file and return where; without a final fit there is no page."""
+    from fints.study.publish import publish
+    from fints.study.published_fits import place_of, publish_fits
+
+    told = {}
+    if ground.tables is not None:
+        # What sealed dates said stands beside the answer that was there before, not in its place.
+        name = f"{path.stem}_{plan.preset}" if plan.study.opens_seal else path.stem
+        told["published"] = str(publish(ground.tables, path, name=name))
+    if ground.cells:
+        place = place_of(path, plan.label)
+        cells = [(cell, plan.design(cell)) for cell in ground.cells]
+        before = kept.committed.fits
+        publish_fits(place, spec=ground.spec, cells=cells, fits=kept.folder.fits, before=before)
+        told["published_fits"] = str(place)
+    return told
+
+
+def _kept(plan: Plan, folder: StudyFolder, path: Path, arguments: argparse.Namespace) -> Kept:
+    """Return what is there of a plan: fits in its folder and committed ones, these without --anew only."""
+    from fints.study.published_fits import place_of, read_committed
+    from fints.study.restore import Kept, restored_keys
+
+    if arguments.anew:
+        return Kept(plan, folder, ignored=restored_keys(folder))
+    committed = read_committed(place_of(path, plan.label), checksum=plan.dataset.checksum)
+    if committed.fits:
+        require_record(plan, path)
+    return Kept(plan, folder, committed)
+
+
+def _write_report(folder: StudyFolder, tables: Path) -> tuple[Analysis, Path]:
     from fints.study.analysis import analyse
     from fints.study.assemble import table_spec
     from fints.study.report import write_report
 
-    analysis = analyse(table_spec(folder.path) | sealed_note(folder.path), folder.path)
-    return analysis, write_report(analysis, folder.path)
+    analysis = analyse(table_spec(tables) | sealed_note(folder.path), tables)
+    return analysis, write_report(analysis, tables)
 
 
 def _log_figures(folder: StudyFolder, outcome: Outcome, arguments: argparse.Namespace) -> None:

@@ -111,7 +111,7 @@ def sizes(kept: KeptStudy) -> dict[str, int]:
             told["checkpoints"] = size
         elif path.suffix == ".parquet":
             told["tables"] += size
-        elif path.stem == "report" or path.name == "figures":
+        elif path.stem == "report" or path.name == "figures" or path == folder.so_far:
             told["report"] += size
         elif path.name.startswith("optuna.db"):
             told["queue"] += size

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fints.study.models import CHAMPION, CHAMPION_RULE, Choice, arm_forecaster, champion, model_name
 from fints.study.store import fit_json
+from fints.words import counted
 
 if TYPE_CHECKING:
     from fints.study.analysis import Analysis
@@ -37,7 +38,11 @@ class LoggedModels:
     def lines(self) -> list[str]:
         """Return what a person reads of it."""
         told = [f"models   {len(self.versions)} in MLflow, one an arm"] if self.versions else []
-        told += [f"         none of arm {arm}: {reason}" for arm, reason in self.without.items()]
+        reasons = set(self.without.values())
+        if len(reasons) == 1 and not self.versions:
+            told += [f"models   none of {counted(len(self.without), 'arm')}: {reasons.pop()}"]
+        else:
+            told += [f"         none of arm {arm}: {reason}" for arm, reason in self.without.items()]
         if self.choice.arm in self.versions:
             where = f', tracking_uri="{self.elsewhere}"' if self.elsewhere else ""
             told += [

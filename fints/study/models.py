@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fints.config import Experiment
 from fints.study.cells import FINISHED
 from fints.study.fits import WEIGHTS
+from fints.study.origin import origin_of
 
 if TYPE_CHECKING:
     from fints.study.design import Arm
@@ -89,6 +90,8 @@ def arm_forecaster(
             continue
         place = folder.fit(row["key"]) / WEIGHTS
         if not place.is_dir():
+            if origin_of(place.parent) is not None:
+                raise ValueError("its weights are not committed: run --anew makes its fits here, with them")
             raise ValueError("its fits kept no weights: they were made with --no-models")
         fitted.append(load(place))
     wanted = {dt.date.fromisoformat(fold["test"][0]) for fold in plan.folds}

@@ -60,6 +60,7 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
         f"run --preset {sizes[0]}",
         f"run --preset {default} --workers 2 --plain",
         "run --data prices.csv --set training.steps=500 --root results",
+        f"run --preset {default} --anew",
         "run --workers 0 --storage postgresql+psycopg://fints@db/fints",
         "run --workers 32 --launcher slurm --launcher-option partition=long",
     )
@@ -69,7 +70,7 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
         "report",
         "rebuild the report from stored fits; train nothing",
         f"report --preset {default}",
-        f"report --preset {sizes[-1]} --publish",
+        f"report --preset {default} --publish",
         f"report --preset {default} --json",
     )
     again = _verb(
@@ -130,8 +131,12 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
         help="with --storage: a worker silent for five of these is given up (%(default)g)",
     )
     report.add_argument(
-        "--publish", action="store_true", help="also write NAME.md and its figures beside the study's file"
+        "--publish",
+        action="store_true",
+        help="also write NAME.md, its figures and the fits that are there beside the study's file",
     )
+    for verb in (plan, run, report):
+        _add_anew(verb)
     run.add_argument(
         "--tracking-uri",
         type=text_of,
@@ -192,9 +197,7 @@ def panel_parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:
         _add_size(verb, sizes, default)
         _add_set(verb, "training.steps=500")
         _add_root(verb)
-        verb.add_argument(
-            "--anew", action="store_true", help="count no committed result as done: fit all of it here"
-        )
+        _add_anew(verb)
     for verb in (plan, run):
         verb.add_argument(
             "--workers", type=workers_of, metavar="N", help=f"fits at a time ({usable_cores()})"
@@ -273,6 +276,12 @@ def _add_root(verb: argparse.ArgumentParser) -> None:
         type=text_of,
         metavar="DIR",
         help="where results live (FINTS_HOME, else the user's data folder)",
+    )
+
+
+def _add_anew(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--anew", action="store_true", help="count no committed result as done: fit all of it here"
     )
 
 

@@ -26,6 +26,7 @@ from fints.words import counted
 
 if TYPE_CHECKING:
     from fints.study.plan import Plan
+    from fints.study.restore import Kept
     from fints.study.runner import Outcome
     from fints.study.store import StudyFolder
 
@@ -35,15 +36,16 @@ __all__ = ["finished_lines", "plan_lines", "power_of", "shortage"]
 AGREEMENTS = (0.5, 0.9, 0.97)
 
 
-def plan_lines(
-    plan: Plan, folder: StudyFolder, *, workers: int, commit: str | None, models: bool = True
-) -> list[str]:
-    """Return what a run would do, cost and be able to find; `models` as its option says."""
+def plan_lines(kept: Kept, *, workers: int, commit: str | None, models: bool = True) -> list[str]:
+    """Return what a run would do, cost and be able to find; `models` as its option says.
+
+    `kept` says what is there already.
+    """
+    plan, folder = kept.plan, kept.folder
     study, dates = plan.study, plan.dataset.panel.dates
-    fits = plan.num_fits()
-    done = folder.whole()
-    tuning = [cell for arm in plan.arms for cell in plan.tuning_cells(arm)]
-    kept = sum(cell.key in done for cell in tuning)
+    fits, there = plan.num_fits(), kept.cells()
+    done = {cell.key for cell in there}
+    committed = kept.num_committed(there)
     width = max(len(arm.name) for arm in plan.arms)
     lines = [
         f"{plan.name}: {study.title}",
@@ -67,7 +69,9 @@ def plan_lines(
         f"final    {arms} x {counted(len(plan.folds), 'fold')} x {counted(len(study.seeds), 'seed')}"
         f" = {counted(fits['final'], 'fit')}",
         *_baselines(plan),
-        f"in all   {counted(sum(fits.values()), 'fit')}; tuning fits kept from before: {kept}",
+        f"in all   {counted(sum(fits.values()), 'fit')}; there already: "
+        f"{sum(cell.role != 'baseline' for cell in there)}"
+        + (f", {committed} of them committed" if committed else ""),
         *grouping_lines({arm.name: arm.experiment for arm in plan.arms}),
         f"data     {plan.dataset.name}, {counted(len(plan.dataset.panel.assets), 'asset')}, {dates[0]} to "
         f"{dates[-1]}" + (f" (sealed from {plan.dataset.until})" if plan.dataset.until else ""),

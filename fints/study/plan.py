@@ -150,6 +150,23 @@ class Plan:
             ),
         }
 
+    def design(self, cell: Cell) -> str:
+        """Return what names a fit of this plan whatever code, torch and device made it.
+
+        It is all that its key has beside those.
+        """
+        dataset = self.dataset
+        baseline = cell.role == "baseline"
+        return fingerprint(
+            cell.experiment,
+            cell.point["baseline"] if baseline else cell.role,
+            cell.dates,
+            cell.seed,
+            dataset.checksum,
+            None if dataset.until is None else dataset.until.isoformat(),
+            *([dataset.signal_checksum] if baseline else []),
+        )
+
     def _cell(self, arm: Arm, role: str, fold: Mapping[str, Any], seed: int, point: dict[str, Any]) -> Cell:
         until = None if self.dataset.until is None else self.dataset.until.isoformat()
         return fit_of_an_arm(

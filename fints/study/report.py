@@ -189,6 +189,24 @@ def _data(analysis: Analysis) -> list[Block]:
     return [Items(items=tuple(items))]
 
 
+def _made_by(spec: Mapping[str, Any]) -> str:
+    """Return which code made the fits: committed ones count whatever made them."""
+    earlier = spec.get("earlier", ())
+    if not earlier:
+        return (
+            f"Every fit was made by sources with the hash `{spec['sources']}`, "
+            "whichever commit held them: an earlier fit is kept only while that hash is the same."
+        )
+    told = "; ".join(
+        f"{counted(one['fits'], 'fit')} by sources `{one['sources']}`, torch {one['torch']}, {one['device']}"
+        for one in earlier
+    )
+    return (
+        f"Its sources have the hash `{spec['sources']}`, its torch is {spec['torch']} and its device "
+        f"{spec['device']}. Others made fits that had been committed before and count as done: {told}."
+    )
+
+
 def _again(analysis: Analysis) -> list[Block]:
     spec = analysis.spec
     command = spec.get("command") or f"python studies/{spec['name']}.py run --preset {spec['preset']}"
@@ -196,20 +214,15 @@ def _again(analysis: Analysis) -> list[Block]:
     lines = [f"git checkout {commit}"] if commit else []
     known = f"commit `{commit}`" if commit else "a commit that was not recorded"
     return [
-        Text(
-            text=(
-                f"Last run at {known}. Every fit was made by sources with the hash `{spec['sources']}`, "
-                "whichever commit held them: an earlier fit is kept only while that hash is the same."
-            )
-        ),
+        Text(text=(f"Last run at {known}. {_made_by(spec)}")),
         Code(text="\n".join([*lines, command])),
         Text(
             text=(
                 "The tables above are computed from `forecasts.parquet`, `fits.parquet`, `profiles.parquet`, "
-                "`mixing.parquet` and `history.parquet` beside this report; "
-                f"`python studies/{spec['name']}.py report` makes them again and trains "
-                "nothing. How long each fit took, when and where, is in "
-                "`timing.parquet`."
+                "`mixing.parquet` and `history.parquet` in the study's folder. From fits that are there, or "
+                f"committed under `studies/results/{spec['name']}/`, "
+                f"`{command.replace(' run', ' report', 1)}` makes them and this page again; it "
+                "trains nothing. How long each fit took, when and where, is in `timing.parquet`."
             )
         ),
     ]

@@ -23,7 +23,9 @@ from fints.study.grouping import jobs_of
 from fints.study.plan import Plan, loss_or_infinity
 from fints.study.pool import Pool
 from fints.study.progress import Report
+from fints.study.published_fits import NOTHING, Committed
 from fints.study.recorder import TRACKING_PATIENCE_S, Recorder
+from fints.study.restore import Kept
 from fints.study.store import StudyFolder, fit_json, write_json
 from fints.study.tracking import Tracker
 from fints.study.trials import Claim, Queue, open_storage
@@ -62,8 +64,9 @@ def run(
     commit: str | None = None,
     command: str = "",
     keep_weights: bool = True,
+    committed: Committed = NOTHING,
 ) -> Outcome:
-    """Run all fits of a plan that are not there yet, then write the study's tables.
+    """Run all fits of a plan that are neither there yet nor committed, then write the study's tables.
 
     A damaged fit is set aside and made again. A cell that fails too often is left out of the tables. Final
     fits keep their forecasters if `keep_weights`, which changes no number.
@@ -82,6 +85,8 @@ def run(
         write_json(folder.path / "study.json", told)
         for line in folder.set_aside_damaged():
             report.say(line)
+        kept = Kept(plan, folder, committed)
+        kept.restore_all(report.say)
         tracker = Tracker(
             spec, root=folder.root, label=folder.label, uri=tracking_uri, commit=commit, command=command
         )
@@ -108,6 +113,7 @@ def run(
                 pool,
                 recorder,
                 report,
+                kept,
             )
             driver.run(caught)
             if not caught:
@@ -142,10 +148,17 @@ def run(
 
 class _Driver:
     def __init__(
-        self, plan: Plan, folder: StudyFolder, queue: Queue, pool: Pool, recorder: Recorder, report: Report
+        self,
+        plan: Plan,
+        folder: StudyFolder,
+        queue: Queue,
+        pool: Pool,
+        recorder: Recorder,
+        report: Report,
+        kept: Kept,
     ) -> None:
         self._plan, self._folder, self._queue = plan, folder, queue
-        self._pool, self._recorder, self._report = pool, recorder, report
+        self._pool, self._recorder, self._report, self._kept = pool, recorder, report, kept
         self._losses: dict[str, float] = {}
         self._members: dict[str, list[str]] = {}
         self._final: dict[str, list[Cell]] = {}
@@ -261,6 +274,8 @@ class _Driver:
                 if len(known) < len(losses):
                     continue
                 cells = self._plan.final_cells(arm, self._plan.choose(arm, known))
+                # Where not all of the tuning was committed, these could not be known before.
+                self._kept.restore(cells)
                 self._queue.add(arm.name, "final", self._jobs_of(cells), self._loss)
                 self._final[arm.name] = cells
                 self._count_kept(cells)

@@ -23,7 +23,9 @@ from fints.study.liveness import MISSED, Beats, new_worker
 from fints.study.plan import Plan, loss_or_infinity
 from fints.study.pool import Pool
 from fints.study.progress import Report
+from fints.study.published_fits import NOTHING, Committed
 from fints.study.recorder import TRACKING_PATIENCE_S, NoRecord, Recorder
+from fints.study.restore import Kept
 from fints.study.runner import Outcome, append_line, caught_signals
 from fints.study.same_numbers import code_hash, refuse_other_numbers
 from fints.study.shared import KEPT, SharedStore
@@ -113,6 +115,7 @@ def run_shared(
     keep_weights: bool = True,
     interval: float = HEARTBEAT_S,
     launcher: Launcher | None = None,
+    committed: Committed = NOTHING,
 ) -> Outcome:
     """Enqueue a study, work on it with `workers` processes, wait for all others, write its tables.
 
@@ -131,13 +134,12 @@ def run_shared(
     try:
         with folder.held(), caught_signals() as caught, ExitStack() as launched:
             told = {"commit": commit, "command": command}
-            spec = {**plan.spec(), **told}
-            write_json(folder.path / "study.json", spec)
+            write_json(folder.path / "study.json", spec := {**plan.spec(), **told})
             for line in folder.set_aside_damaged():
                 report.say(line)
+            Kept(plan, folder, committed).restore_all(report.say)
             name = enqueue_study(store, plan, folder, told=told, keep_weights=keep_weights, interval=interval)
-            me = new_worker(name)
-            queue = SharedQueue(store, name, me)
+            queue = SharedQueue(store, name, me := new_worker(name))
             standing = queue.settle(report.say, again=True)
             total = sum(plan.num_fits().values())
             if workers == 0:
@@ -222,8 +224,7 @@ def work(
     ValueError
         If this machine would give other numbers than the one that planned the study.
     """
-    me = new_worker(name)
-    queue = SharedQueue(store, name, me)
+    queue = SharedQueue(store, name, me := new_worker(name))
     refuse_other_numbers(queue.spec, queue.facts)
     folder = StudyFolder(scratch.resolve(), *name.split("/", 1))
     with folder.held(), caught_signals() as caught:

@@ -14,7 +14,7 @@ from fints.config import fingerprint
 if TYPE_CHECKING:
     from fints.study.plan import Plan
 
-__all__ = ["break_seal", "record_of", "seal_results", "sealed_note"]
+__all__ = ["break_seal", "carry_record", "record_of", "require_record", "seal_results", "sealed_note"]
 
 # Beside the study's file, results/NAME/PRESET/: to be committed with the answer.
 RECORD = "opened.json"
@@ -76,6 +76,34 @@ def break_seal(plan: Plan, beside: Path, folder: Path, *, commit: str | None, ch
         )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RECORD).write_text(_text(told), encoding="utf-8")
+
+
+def require_record(plan: Plan, beside: Path) -> dict[str, Any] | None:
+    """Return the record that committed fits of a plan need, None where nothing is sealed.
+
+    Raises
+    ------
+    ValueError
+        If they have read sealed dates and there is no record of it.
+    """
+    if not plan.study.opens_seal:
+        return None
+    record = record_of(beside, plan.preset)
+    told = read_record(record)
+    if told is None:
+        raise ValueError(
+            f"the committed fits of preset {plan.preset} have read sealed dates, and {record}, which tells "
+            "when, is missing: restore it from its commit."
+        )
+    return told
+
+
+def carry_record(plan: Plan, beside: Path, folder: Path) -> None:
+    """Copy the record of a seal that was broken, if any, to `folder`, for a report from committed fits."""
+    told = read_record(record_of(beside, plan.preset)) if plan.study.opens_seal else None
+    if told is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RECORD).write_text(_text(told), encoding="utf-8")
 
 
 def seal_results(plan: Plan, beside: Path, folder: Path) -> None:

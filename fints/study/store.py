@@ -67,6 +67,8 @@ class StudyFolder:
         self.logs = self.path / "logs"
         self.locks = self.path / "locks"
         self.checkpoints = self.path / "checkpoints"
+        # Tables and report of a run that has not ended.
+        self.so_far = self.path / "so_far"
 
     def fit(self, key: str) -> Path:
         """Return the folder of one fit, there or not."""

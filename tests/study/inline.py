@@ -20,6 +20,7 @@ from fints.study.dataset import open_dataset
 from fints.study.fits import Cell, run_job
 from fints.study.plan import Plan, make_plan
 from fints.study.progress import Report
+from fints.study.published_fits import NOTHING, Committed
 from fints.study.report import write_report
 from fints.study.store import StudyFolder
 
@@ -104,6 +105,7 @@ class Run:
         preset: str = "smoke",
         study: Study = TINY,
         storage: str = "",
+        committed: Committed = NOTHING,
     ) -> None:
         self.replace(patch, fault)
         self.plan: Plan = make_plan(
@@ -115,10 +117,16 @@ class Run:
         with Report(Console(file=said, width=200), total=total, work=1.0, workers=1) as report:
             if storage:
                 self.outcome = scale.run_shared(
-                    self.plan, self.folder, report, workers=1, storage=storage, interval=5.0
+                    self.plan,
+                    self.folder,
+                    report,
+                    workers=1,
+                    storage=storage,
+                    interval=5.0,
+                    committed=committed,
                 )
             else:
-                self.outcome = runner.run(self.plan, self.folder, report, workers=1)
+                self.outcome = runner.run(self.plan, self.folder, report, workers=1, committed=committed)
         self.said = said.getvalue()
 
     @staticmethod

@@ -14,6 +14,7 @@ from fints.evaluation import contrast_power, effective_assets, paired_r2_sd
 from fints.study.notes import arm_note
 from fints.study.overview import plan_lines
 from fints.study.plan import Plan, make_plan
+from fints.study.restore import Kept
 from fints.study.store import StudyFolder
 
 TINY = runpy.run_path(str(Path(__file__).parent / "tiny.py"))["STUDY"]
@@ -23,7 +24,8 @@ def planned(folder: Path, frame: pl.DataFrame) -> tuple[Plan, str]:
     path = folder / "prices.parquet"
     frame.write_parquet(path)
     plan = make_plan(TINY, name="tiny", docstring="Words.", preset="quick", data=str(path))
-    return plan, "\n".join(plan_lines(plan, StudyFolder(folder, "tiny", "quick"), workers=1, commit=None))
+    kept = Kept(plan, StudyFolder(folder, "tiny", "quick"))
+    return plan, "\n".join(plan_lines(kept, workers=1, commit=None))
 
 
 def power_of(text: str) -> str:

@@ -1,0 +1,329 @@
+"""The fits of a study in time as small parquet files that can be committed beside its file, and back.
+
+``results/NAME/PRESET-DATASET/`` beside NAME.py holds all that its fits wrote but their weights:
+
+========================  ==========================================================================
+``fits.parquet``          a row a fit: key, design, which fit it is, what made it, its JSON files
+``forecasts.parquet``     a row a (fit, date, asset): the forecast, and what else is its own
+``outcomes.parquet``      what is the same in many fits, once: the outcome of each (date, asset)
+``history.parquet``       training curves; ``profile.parquet`` by sublayer, ``mixing.parquet`` by reader
+``study.json``            the study, and a digest of each of these files; written last
+========================  ==========================================================================
+
+A network's forecast is a number in single precision times the fit's unit, the spread of its training
+targets in double precision. So it is stored, where that gives the same double again: half the room.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fints.study.fits import WEIGHTS, Cell
+from fints.study.origin import Made, origin_of
+from fints.study.plan import loss_or_infinity
+from fints.study.store import digest, fit_json, fit_table, write_json
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = [
+    "FORMAT",
+    "NOTHING",
+    "SHARED",
+    "TABLES",
+    "Committed",
+    "place_of",
+    "publish_fits",
+    "read_committed",
+]
+
+FORMAT = 1
+STUDY = "study.json"
+TABLES = ("history", "profile", "mixing")
+# Of a fit's forecasts, what other fits of its fold have alike.
+SHARED = ("date", "asset", "realised", "unit_scale")
+IDENTITY = ("key", "arm", "role", "fold", "seed", "point")
+# Fixed, so that fits that come later leave the pages before them, and what Git keeps of them, as they are.
+ROWS_A_GROUP = 50_000
+KEPT = ("key", "design", "arm", "role", "fold", "seed", "point", "sources", "torch", "device")
+
+
+def place_of(beside: Path, label: str) -> Path:
+    """Return where fits of the study in the file `beside` are committed; `label` as in `StudyFolder`."""
+    return beside.parent / "results" / beside.stem / label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """Committed fits of one study, preset and dataset, by design.
+
+    `spec` is the study as its last run told it (study.json), with commit and command.
+    """
+
+    place: Path = Path()
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    fits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def loss(self, design: str) -> float | None:
+        """Return the validation loss of a fit as tuning judges it, None without such a fit."""
+        row = self.fits.get(design)
+        return None if row is None else loss_or_infinity(json.loads(row["result"]))
+
+    def made(self, design: str) -> Made | None:
+        """Return what made a fit, None without such a fit."""
+        row = self.fits.get(design)
+        return None if row is None else Made.of(row)
+
+    def tables(self) -> dict[str, dict[str, pl.DataFrame]]:
+        """Return history, profile, mixing and forecasts, each by key, and outcomes by name.
+
+        Raises
+        ------
+        ValueError
+            If a file is no parquet.
+        """
+        import polars as pl
+
+        found: dict[str, dict[str, pl.DataFrame]] = {}
+        for name in (*TABLES, "forecasts", "outcomes"):
+            path = self.place / f"{name}.parquet"
+            whole = _read(path) if path.is_file() else pl.DataFrame({"key": []}, schema={"key": pl.String})
+            parts = whole.partition_by("key", as_dict=True, maintain_order=True, include_key=False)
+            found[name] = {str(key): part for (key,), part in parts.items()}
+        return found
+
+
+NOTHING = Committed()
+
+
+def read_committed(place: Path, *, checksum: str) -> Committed:
+    """Return the committed fits of a study; where nothing is committed there are none.
+
+    Parameters
+    ----------
+    place : Path
+        As `place_of` gives it.
+    checksum : str
+        Of the panel that the study is on here.
+
+    Raises
+    ------
+    ValueError
+        If a file is not the one that was published, the fits are of another panel, or a newer fints wrote
+        them.
+    """
+    if not (place / STUDY).is_file():
+        return Committed(place=place)
+    anew = "or fit all of it here with --anew"
+    try:
+        told = json.loads((place / STUDY).read_text(encoding="utf-8"))
+        version, files, spec = int(told["format"]), dict(told["files"]), dict(told["spec"])
+        panel = str(spec["checksum"])
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        raise ValueError(f"{place / STUDY} cannot be read: restore it from its commit, {anew}.") from None
+    if version > FORMAT:
+        raise ValueError(
+            f"the fits in {place} were published by a newer fints (format {version}, here {FORMAT}): "
+            f"install that one, {anew}."
+        )
+    if panel != checksum:
+        raise ValueError(
+            f"the fits in {place} must be of the panel that is here (checksum {checksum}), and are of "
+            f"another ({panel}): get the panel they were made on, {anew}."
+        )
+    for name, wanted in files.items():
+        path = place / name
+        if not path.is_file() or digest(path) != wanted:
+            fault = "is not as it was published" if path.is_file() else "is missing"
+            raise ValueError(f"{path} {fault}: restore it from its commit, {anew}.")
+    rows = _read(place / "fits.parquet").to_dicts()
+    return Committed(place=place, spec=spec, fits={row["design"]: row for row in rows})
+
+
+def publish_fits(
+    place: Path,
+    *,
+    spec: Mapping[str, Any],
+    cells: Sequence[tuple[Cell, str]],
+    fits: Path,
+    before: Iterable[str] = (),
+) -> int:
+    """Write finished fits where they can be committed, in place of those that lie there.
+
+    Parameters
+    ----------
+    place : Path
+        As `place_of` gives it.
+    spec : mapping
+        The study as the run of these fits told it (study.json), with commit and command.
+    cells : sequence of (Cell, str)
+        Finished ones, each with its design.
+    fits : Path
+        Where their folders lie.
+    before : iterable of str
+        Designs in the order in which they lie there; new ones come after them.
+
+    Returns
+    -------
+    int
+        The number of fits written, baselines among them.
+
+    Raises
+    ------
+    DamagedFit
+        If a file of a fit is not as it was written; nothing is written then.
+    """
+    order = {design: number for number, design in enumerate(before)}
+    by_design = {design: cell for cell, design in cells}
+    ordered = sorted(by_design.items(), key=lambda one: (order.get(one[0], len(order)), *_natural(one[1])))
+    writing = _Writing(spec)
+    for design, cell in ordered:
+        writing.add(cell, design, fits / cell.key)
+    place.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for name, frame in writing.tables().items():
+        path = place / f"{name}.parquet"
+        fresh = path.with_name(f".{path.name}-{os.getpid()}")
+        frame.rechunk().write_parquet(
+            fresh, compression="zstd", compression_level=9, row_group_size=ROWS_A_GROUP, statistics=False
+        )
+        os.replace(fresh, path)
+        files[path.name] = digest(path)
+    for path in place.glob("*.parquet"):
+        if path.name not in files:
+            path.unlink()
+    write_json(place / STUDY, {"format": FORMAT, "files": files, "spec": dict(spec)})
+    return len(ordered)
+
+
+class _Writing:
+    """Tables that grow by one fit after another."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self._rows: list[dict[str, Any]] = []
+        self._tables: dict[str, list[pl.DataFrame]] = {name: [] for name in (*TABLES, "forecasts")}
+        self._outcomes: list[pl.DataFrame] = []
+        self._units: dict[float, None] = {1.0: None}
+
+    def add(self, cell: Cell, design: str, folder: Path) -> None:
+        """Add a finished fit."""
+        import polars as pl
+
+        told = fit_json(folder, "result.json")
+        result = {name: value for name, value in told.items() if name not in IDENTITY}
+        timing = fit_json(folder, "timing.json")
+        # Whose machine it was is nobody's business.
+        timing.pop("host", None)
+        scored = cell.role != "baseline"
+        made = origin_of(folder) or Made(
+            key=cell.key,
+            # Those of a baseline are not those of the fits, and stand in its key alone.
+            sources=self._spec["sources"] if scored else "",
+            torch=self._spec["torch"],
+            device=self._spec["device"],
+        )
+        schemas: dict[str, list[list[str]]] = {}
+        for name in TABLES:
+            frame = fit_table(folder, f"{name}.parquet")
+            if frame is not None:
+                schemas[name] = _schema(frame)
+                self._tables[name].append(frame.select(pl.lit(made.key).alias("key"), pl.all()))
+        unit, outcomes = None, None
+        forecasts = fit_table(folder, "forecasts.parquet")
+        if forecasts is not None:
+            schemas["forecasts"] = _schema(forecasts)
+            shared = [name for name in forecasts.columns if name in SHARED]
+            outcomes = self._name(forecasts.select(shared))
+            unit, frame = self._in_units(forecasts.drop("realised", "unit_scale", strict=False), folder)
+            self._tables["forecasts"].append(frame.select(pl.lit(made.key).alias("key"), pl.all()))
+        self._rows.append(
+            {
+                **{name: getattr(cell, name) for name in ("arm", "role", "fold", "seed")},
+                **made.to_dict(),
+                "design": design,
+                "point": _text(cell.point),
+                "result": _text(result),
+                "timing": _text(timing),
+                "metrics": _text(fit_json(folder, "metrics.json")) if scored else None,
+                "schemas": _text(schemas),
+                "unit": unit,
+                "outcomes": outcomes,
+            }
+        )
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Return all tables by name, those without a row left out."""
+        import polars as pl
+
+        whole = {
+            name: pl.concat(frames, how="diagonal_relaxed") for name, frames in self._tables.items() if frames
+        }
+        if self._outcomes:
+            whole["outcomes"] = pl.concat(
+                [
+                    frame.select(pl.lit(str(number)).alias("key"), pl.all())
+                    for number, frame in enumerate(self._outcomes)
+                ],
+                how="diagonal_relaxed",
+            )
+        more = ("result", "timing", "metrics", "schemas", "unit", "outcomes")
+        numbers = {"fold": pl.Int64, "seed": pl.Int64, "unit": pl.Float64}
+        schema = {name: numbers.get(name, pl.String) for name in (*KEPT, *more)}
+        return {"fits": pl.DataFrame(self._rows, schema=schema, orient="row"), **whole}
+
+    def _name(self, outcomes: pl.DataFrame) -> str:
+        """Return the name of these outcomes, which are kept once."""
+        for number, known in enumerate(self._outcomes):
+            if known.schema == outcomes.schema and known.equals(outcomes):
+                return str(number)
+        self._outcomes.append(outcomes)
+        return str(len(self._outcomes) - 1)
+
+    def _in_units(self, frame: pl.DataFrame, folder: Path) -> tuple[float | None, pl.DataFrame]:
+        """Return the unit in which the forecasts are numbers in single precision, and the table so.
+
+        A fit without weights has its unit from another one on the same training targets. Without any the
+        table stays as it is.
+        """
+        import polars as pl
+
+        told = folder / WEIGHTS / "forecaster.json"
+        own = json.loads(told.read_text(encoding="utf-8"))["target_std"] if told.is_file() else None
+        if own is not None:
+            self._units.setdefault(float(own))
+        forecast = pl.col("forecast")
+        for unit in [float(own)] if own is not None else list(self._units):
+            single = frame.select((forecast / unit).cast(pl.Float32))["forecast"]
+            if (single.cast(pl.Float64) * unit).equals(frame["forecast"]):
+                return unit, frame.with_columns(single.alias("scaled")).drop("forecast")
+        return None, frame
+
+
+def _natural(cell: Cell) -> tuple[Any, ...]:
+    return (cell.role == "baseline", cell.arm, cell.role != "tuning", cell.fold, cell.seed, _text(cell.point))
+
+
+def _schema(frame: pl.DataFrame) -> list[list[str]]:
+    return [[name, str(kind)] for name, kind in frame.schema.items()]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
+
+def _read(path: Path) -> pl.DataFrame:
+    import polars as pl
+
+    try:
+        return pl.read_parquet(path)
+    # Some damage makes polars panic, which is no Exception.
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ValueError(
+            f"{path} must hold parquet and cannot be read: restore it from its commit."
+        ) from error
