@@ -107,7 +107,14 @@ STUDY = PanelStudy(
         data=DataConfig(features=("a", "b", "log_volatility"), target="log_return", context=24, clip=100.0),
         model=ModelConfig(width=32, norm_eps=1e-12),
         training=TrainingConfig(
-            batch_size=32, steps=600, warmup_steps=50, evaluate_every=600, keep="last", device="cpu"
+            batch_size=32,
+            steps=600,
+            warmup_steps=50,
+            evaluate_every=600,
+            keep="last",
+            device="cpu",
+            # The panels of an arm, as one network with stacked parameters.
+            vectorise=8,
         ),
     ),
     simulation={

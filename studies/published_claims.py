@@ -363,6 +363,8 @@ STUDY = PanelStudy(
             profile_every=25,
             keep="last",
             device="cpu",
+            # The panels of an arm, as one network with stacked parameters.
+            vectorise=8,
         ),
     ),
     simulation={"num_assets": 64, "signal": "memory_chain", "depth_demand": 2, "r2": 0.20},
