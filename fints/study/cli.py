@@ -267,6 +267,7 @@ def _publish(plan: Plan, path: Path, kept: Kept, ground: Ground) -> dict[str, st
     """Write page and fits beside the study's file and return where; without a final fit there is no page."""
     from fints.study.publish import publish
     from fints.study.published_fits import place_of, publish_fits
+    from fints.study.unit import units_on
 
     told = {}
     if ground.tables is not None:
@@ -276,8 +277,9 @@ def _publish(plan: Plan, path: Path, kept: Kept, ground: Ground) -> dict[str, st
     if ground.cells:
         place = place_of(path, plan.label)
         cells = [(cell, plan.design(cell)) for cell in ground.cells]
-        before = kept.committed.fits
-        publish_fits(place, spec=ground.spec, cells=cells, fits=kept.folder.fits, before=before)
+        fits = kept.folder.fits
+        unit = units_on(plan.dataset.panel)
+        publish_fits(place, spec=ground.spec, cells=cells, fits=fits, unit=unit, before=kept.committed)
         told["published_fits"] = str(place)
     return told
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
+    "FORECASTS",
     "FORMAT",
     "NOTHING",
     "SHARED",
-    "TABLES",
     "Committed",
     "place_of",
     "publish_fits",
@@ -45,6 +45,7 @@ __all__ = [
 FORMAT = 1
 STUDY = "study.json"
 TABLES = ("history", "profile", "mixing")
+FORECASTS = "forecasts"
 # Of a fit's forecasts, what other fits of its fold have alike.
 SHARED = ("date", "asset", "realised", "unit_scale")
 IDENTITY = ("key", "arm", "role", "fold", "seed", "point")
@@ -90,7 +91,7 @@ class Committed:
         import polars as pl
 
         found: dict[str, dict[str, pl.DataFrame]] = {}
-        for name in (*TABLES, "forecasts", "outcomes"):
+        for name in (*TABLES, FORECASTS, "outcomes"):
             path = self.place / f"{name}.parquet"
             whole = _read(path) if path.is_file() else pl.DataFrame({"key": []}, schema={"key": pl.String})
             parts = whole.partition_by("key", as_dict=True, maintain_order=True, include_key=False)
@@ -151,7 +152,8 @@ def publish_fits(
     spec: Mapping[str, Any],
     cells: Sequence[tuple[Cell, str]],
     fits: Path,
-    before: Iterable[str] = (),
+    unit: Callable[[Cell], float] = lambda cell: 1.0,
+    before: Committed = NOTHING,
 ) -> int:
     """Write finished fits where they can be committed, in place of those that lie there.
 
@@ -165,8 +167,10 @@ def publish_fits(
         Finished ones, each with its design.
     fits : Path
         Where their folders lie.
-    before : iterable of str
-        Designs in the order in which they lie there; new ones come after them.
+    unit : callable
+        A cell to the unit of its forecasts, asked for fits without weights that are in no other fit's unit.
+    before : Committed
+        What lies there: fits keep their order, and those that come later stand behind them.
 
     Returns
     -------
@@ -178,10 +182,11 @@ def publish_fits(
     DamagedFit
         If a file of a fit is not as it was written; nothing is written then.
     """
-    order = {design: number for number, design in enumerate(before)}
+    order = {design: number for number, design in enumerate(before.fits)}
     by_design = {design: cell for cell, design in cells}
     ordered = sorted(by_design.items(), key=lambda one: (order.get(one[0], len(order)), *_natural(one[1])))
-    writing = _Writing(spec)
+    known = (row["unit"] for row in before.fits.values() if row["unit"] is not None)
+    writing = _Writing(spec, unit, known)
     for design, cell in ordered:
         writing.add(cell, design, fits / cell.key)
     place.mkdir(parents=True, exist_ok=True)
@@ -204,12 +209,14 @@ def publish_fits(
 class _Writing:
     """Tables that grow by one fit after another."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._spec = spec
+    def __init__(
+        self, spec: Mapping[str, Any], unit: Callable[[Cell], float], units: Iterable[float]
+    ) -> None:
+        self._spec, self._unit = spec, unit
         self._rows: list[dict[str, Any]] = []
-        self._tables: dict[str, list[pl.DataFrame]] = {name: [] for name in (*TABLES, "forecasts")}
+        self._tables: dict[str, list[pl.DataFrame]] = {name: [] for name in (*TABLES, FORECASTS)}
         self._outcomes: list[pl.DataFrame] = []
-        self._units: dict[float, None] = {1.0: None}
+        self._units: dict[float, None] = dict.fromkeys([1.0, *units])
 
     def add(self, cell: Cell, design: str, folder: Path) -> None:
         """Add a finished fit."""
@@ -235,13 +242,14 @@ class _Writing:
                 schemas[name] = _schema(frame)
                 self._tables[name].append(frame.select(pl.lit(made.key).alias("key"), pl.all()))
         unit, outcomes = None, None
-        forecasts = fit_table(folder, "forecasts.parquet")
+        forecasts = fit_table(folder, f"{FORECASTS}.parquet")
         if forecasts is not None:
-            schemas["forecasts"] = _schema(forecasts)
+            schemas[FORECASTS] = _schema(forecasts)
             shared = [name for name in forecasts.columns if name in SHARED]
             outcomes = self._name(forecasts.select(shared))
-            unit, frame = self._in_units(forecasts.drop("realised", "unit_scale", strict=False), folder)
-            self._tables["forecasts"].append(frame.select(pl.lit(made.key).alias("key"), pl.all()))
+            own = forecasts.drop("realised", "unit_scale", strict=False)
+            unit, frame = self._in_units(own, cell, folder)
+            self._tables[FORECASTS].append(frame.select(pl.lit(made.key).alias("key"), pl.all()))
         self._rows.append(
             {
                 **{name: getattr(cell, name) for name in ("arm", "role", "fold", "seed")},
@@ -285,24 +293,25 @@ class _Writing:
         self._outcomes.append(outcomes)
         return str(len(self._outcomes) - 1)
 
-    def _in_units(self, frame: pl.DataFrame, folder: Path) -> tuple[float | None, pl.DataFrame]:
-        """Return the unit in which the forecasts are numbers in single precision, and the table so.
-
-        A fit without weights has its unit from another one on the same training targets. Without any the
-        table stays as it is.
-        """
+    def _in_units(self, frame: pl.DataFrame, cell: Cell, folder: Path) -> tuple[float | None, pl.DataFrame]:
+        """Return a unit in which forecasts are numbers in single precision, if any, and the table in it."""
         import polars as pl
 
-        told = folder / WEIGHTS / "forecaster.json"
-        own = json.loads(told.read_text(encoding="utf-8"))["target_std"] if told.is_file() else None
-        if own is not None:
-            self._units.setdefault(float(own))
-        forecast = pl.col("forecast")
-        for unit in [float(own)] if own is not None else list(self._units):
-            single = frame.select((forecast / unit).cast(pl.Float32))["forecast"]
+        for unit in self._candidates(cell, folder):
+            single = frame.select((pl.col("forecast") / unit).cast(pl.Float32))["forecast"]
             if (single.cast(pl.Float64) * unit).equals(frame["forecast"]):
+                self._units.setdefault(unit)
                 return unit, frame.with_columns(single.alias("scaled")).drop("forecast")
         return None, frame
+
+    def _candidates(self, cell: Cell, folder: Path) -> Iterator[float]:
+        """Yield units that a fit's forecasts may be in: its own, those of others, the one computed."""
+        told = folder / WEIGHTS / "forecaster.json"
+        if told.is_file():
+            yield float(json.loads(told.read_text(encoding="utf-8"))["target_std"])
+        yield from list(self._units)
+        if not told.is_file() and cell.role != "baseline":
+            yield self._unit(cell)
 
 
 def _natural(cell: Cell) -> tuple[Any, ...]:

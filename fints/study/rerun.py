@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fints.study.fits import Cell
 from fints.study.grouping import jobs_of
+from fints.study.origin import ORIGIN
 from fints.study.pool import Pool
 from fints.study.store import MANIFEST, StudyFolder, damage
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Rerun", "find_job", "rerun"]
 
-# What says how long a fit took, and the list of checksums that it is part of.
-OF_ITS_OWN = ("timing.json", MANIFEST)
+# What says how long a fit took, or what made it that is restored here; and the checksums of all files.
+OF_ITS_OWN = ("timing.json", ORIGIN, MANIFEST)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from fints.study.fits import Cell, read_result
 from fints.study.origin import ORIGIN, Made, origin_of
 from fints.study.plan import loss_or_infinity
 from fints.study.planned import Planned, choose
-from fints.study.published_fits import NOTHING, SHARED, TABLES, Committed
-from fints.study.store import StudyFolder, finish_folder, write_json
+from fints.study.published_fits import FORECASTS, NOTHING, SHARED, Committed
+from fints.study.store import StudyFolder, file_text, finish_folder
 from fints.words import counted
 
 if TYPE_CHECKING:
@@ -65,7 +65,10 @@ class Kept:
 
     def restore_all(self, say: Callable[[str], None]) -> None:
         """Restore all that is committed and not in the folder, and say how much that was."""
-        cells = self.restore(self.cells())
+        cells: list[Cell] = []
+        # What is restored may tell of another design point that final fits are at.
+        while fresh := self.restore(self.cells()):
+            cells += fresh
         fits = sum(cell.role != "baseline" for cell in cells)
         if cells:
             with_baselines = f", and {len(cells) - fits} of baselines" if fits < len(cells) else ""
@@ -147,20 +150,16 @@ def _write(
 ) -> None:
     """Write the files of one fit."""
     identity = {name: getattr(cell, name) for name in ("key", "arm", "role", "fold", "seed", "point")}
-    write_json(fresh / "result.json", {**identity, **json.loads(row["result"])})
-    write_json(fresh / "timing.json", json.loads(row["timing"]))
-    if row["metrics"] is not None:
-        write_json(fresh / "metrics.json", json.loads(row["metrics"]))
-    write_json(fresh / ORIGIN, Made.of(row).to_dict())
-    schemas = json.loads(row["schemas"])
-    for name in TABLES:
-        if name in schemas:
-            _as_written(tables[name][row["key"]], schemas[name]).write_parquet(fresh / f"{name}.parquet")
-    if "forecasts" in schemas:
-        frame = tables["forecasts"][row["key"]]
-        shared = tables["outcomes"][row["outcomes"]]
-        whole = _with_outcomes(frame, shared, row["unit"])
-        _as_written(whole, schemas["forecasts"]).write_parquet(fresh / "forecasts.parquet")
+    told = {"result.json": {**identity, **json.loads(row["result"])}, ORIGIN: Made.of(row).to_dict()}
+    told |= {f"{name}.json": json.loads(row[name]) for name in ("timing", "metrics") if row[name] is not None}
+    for name, value in told.items():
+        # `finish_folder` sees to it that what was written stays.
+        (fresh / name).write_text(file_text(value), encoding="utf-8", newline="\n")
+    for name, schema in json.loads(row["schemas"]).items():
+        frame = tables[name].get(row["key"])
+        if name == FORECASTS and frame is not None:
+            frame = _with_outcomes(frame, tables["outcomes"][row["outcomes"]], row["unit"])
+        _as_written(frame, schema).write_parquet(fresh / f"{name}.parquet")
 
 
 def _with_outcomes(frame: pl.DataFrame, shared: pl.DataFrame, unit: float | None) -> pl.DataFrame:
@@ -174,12 +173,14 @@ def _with_outcomes(frame: pl.DataFrame, shared: pl.DataFrame, unit: float | None
     return frame.with_columns(shared.select(name for name in shared.columns if name in SHARED))
 
 
-def _as_written(frame: pl.DataFrame, schema: Sequence[Sequence[str]]) -> pl.DataFrame:
-    """Return the columns that a fit wrote, in its order and with its types."""
+def _as_written(frame: pl.DataFrame | None, schema: Sequence[Sequence[str]]) -> pl.DataFrame:
+    """Return the columns that a fit wrote, in its order and with its types; None stands for no row."""
     import polars as pl
 
     kinds: dict[str, Any] = {
         str(kind): kind
         for kind in (pl.Int64, pl.Int32, pl.UInt32, pl.Float64, pl.Float32, pl.String, pl.Boolean, pl.Date)
     } | {"Null": pl.Null}
+    if frame is None:
+        return pl.DataFrame(schema={name: kinds[kind] for name, kind in schema})
     return frame.select(pl.col(name).cast(kinds[kind]) for name, kind in schema)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fints.study.assemble import STAMP, assemble, table_spec
 from fints.study.fits import Cell
+from fints.study.planned import Planned
 from fints.study.restore import Kept
 from fints.study.store import StudyFolder, write_json
 from fints.words import counted
@@ -63,13 +64,13 @@ def ground_of(kept: Kept) -> Ground:
     spec = told or _told_there(plan, kept.committed)
     # The fits of a run have the keys that it gave them, which those of the code here may not be.
     kept = dataclasses.replace(kept, spec=told)
-    cells = kept.cells()
-    kept.restore(cells)
+    while kept.restore(cells := kept.cells()):
+        pass
     if (folder.path / STAMP).is_file() and _covers(folder.path, cells, spec={} if told else spec):
         return Ground(tables=folder.path, cells=cells, spec=spec)
     if not any(cell.role == "final" for cell in cells):
         return Ground(tables=None, cells=cells, spec=spec)
-    if len(cells) < sum(plan.num_fits().values()) + len(plan.baseline_cells()):
+    if len(cells) < Planned(spec).total + len(plan.baseline_cells()):
         folder.so_far.mkdir(exist_ok=True)
         assemble(folder.path, cells, spec, into=folder.so_far)
         return Ground(tables=folder.so_far, cells=cells, spec=spec)

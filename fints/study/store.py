@@ -22,6 +22,7 @@ __all__ = [
     "StudyFolder",
     "damage",
     "digest",
+    "file_text",
     "finish_folder",
     "fit_bytes",
     "fit_json",
@@ -148,13 +149,24 @@ def write_json(path: Path, value: Any) -> None:
     ValueError
         If a number is NaN or infinite.
     """
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    text = file_text(value)
     fresh = path.with_name(f".{path.name}-{os.getpid()}")
     with fresh.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(fresh, path)
+
+
+def file_text(value: Any) -> str:
+    """Return the content of a JSON file.
+
+    Raises
+    ------
+    ValueError
+        If a number is NaN or infinite.
+    """
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def finish_folder(fresh: Path, final: Path) -> None:

@@ -23,6 +23,7 @@ from fints.study.company import Alone, Company
 from fints.study.embedded import embedded
 from fints.study.fits import Cell, read_result
 from fints.study.notes import arm_note, experiment_note
+from fints.study.origin import origin_of
 from fints.study.run_contents import PROFILE, arm_title, fit_metrics, run_name, short, text
 from fints.study.stores import NO_PATIENCE, check_tracker, quiet
 
@@ -325,6 +326,9 @@ class Tracker:
         tags = [RunTag("status", result["outcome"])]
         if result["outcome"] not in FINISHED:
             tags.append(RunTag("fints.reason", str(result["reason"])[:500]))
+        if (made := origin_of(folder)) is not None:
+            # The run's commit is the one that has it, which need not be the one that made it.
+            tags += [RunTag("fints.made_as", made.key), RunTag("fints.made_by_sources", made.sources)]
         for first in range(0, max(len(metrics), 1), BATCH):
             self._client.log_batch(run_id, metrics=metrics[first : first + BATCH], tags=tags)
         self._client.set_terminated(run_id, "FINISHED")
