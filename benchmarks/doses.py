@@ -2,16 +2,17 @@
 
     python benchmarks/doses.py [--reliefs NAME,...] [--scheme post_norm] [--depth 16] [--reference 4]
                                [--rate 7e-4] [--steps 800] [--batch 32] [--width 32] [--context 24] [--r2 0.2]
-                               [--panels 3] [--doses D,...] [--optimizer adamw] [--keep FILE]
+                               [--panels 3] [--doses D,...] [--optimizer adamw] [--warm-up-only] [--keep FILE]
 
 A relief carries a verdict only if its manipulation check passes: in the deep network's warm-up a mediator
 it aims at moves by at least 50 %, the way that relieves, and in the reference those of every other cause by
 less than 10 % (`fints.diagnostics.manipulation_check`). This trains networks on the panels of
 `studies/collapse_or_vanishing.py` (memory chain, 64 assets), without and with each relief at each of its
 doses (`fints.interventions.RELIEFS`, and their placebos at the largest), and prints how far each mediator
-moved, as the typical size over moments and sublayers (signed mean), with the share of the oracle. A fit is
-kept in FILE as soon as it is done, and not done again. Panels 50 to 89 are for this: no confirmatory study
-judges them.
+moved, as the typical size over moments and sublayers (signed mean), with the share of the oracle. With
+`--warm-up-only` the deep network is trained no further than it is asked, which costs a tenth and tells
+nothing of its share or of noise. A fit is kept in FILE as soon as it is done, and not done again. Panels 50
+to 89 are for this: no confirmatory study judges them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from fixed_steps import fixed_steps
+from fixed_steps import fixed_steps, moments
 
 from fints.config import Experiment, override
 from fints.diagnostics import MEDIATORS, Move, manipulation_check
@@ -55,6 +56,9 @@ def main() -> int:
     parser.add_argument("--panels", type=int, default=3, help="how many; one alone tells nothing of chance")
     parser.add_argument(
         "--doses", type=lambda text: [float(one) for one in text.split(",")], help="instead of the table's"
+    )
+    parser.add_argument(
+        "--warm-up-only", action="store_true", help="of the deep network: all that most reliefs are asked"
     )
     parser.add_argument("--keep", type=Path, help="a file of fits, one JSON line each")
     asked = parser.parse_args()
@@ -103,6 +107,10 @@ def _depths(asked: argparse.Namespace) -> tuple[int, int]:
 
 
 def _base(asked: argparse.Namespace, depth: int) -> Experiment:
+    warm_up = asked.steps // 16
+    # The rate rises as it would in the whole fit, whose later fall is not seen.
+    short = {"training.steps": warm_up + 1, "training.evaluate_every": warm_up + 1}
+    early = {**short, "training.profile_at": [step for step in moments(asked.steps) if step <= warm_up]}
     return fixed_steps(
         asked.steps,
         {
@@ -113,7 +121,8 @@ def _base(asked: argparse.Namespace, depth: int) -> Experiment:
             "training.optimizer": asked.optimizer,
             "training.learning_rate": asked.rate,
             "training.batch_size": asked.batch,
-            "training.warmup_steps": asked.steps // 16,
+            "training.warmup_steps": warm_up,
+            **(early if asked.warm_up_only and depth == asked.depth else {}),
         },
     )
 
