@@ -419,12 +419,23 @@ report --preset smoke --publish --set training.clip_norm=7 | leave out --set
 report --preset smoke --root prices.csv                 | first:
 """
 
+NOBODY = "@127.0.0.1:9/"
+
 
 def cases(table: str) -> list[object]:
-    """Return words and what is to be said of them, from the lines of a table."""
-    rows = [line.rpartition("|") for line in table.splitlines() if line.strip()]
+    """Return words and what is to be said of them, from the lines of a table.
+
+    A server that nobody runs is waited for as one that restarts is: half a minute.
+    """
+    rows = [[part.strip() for part in line.rpartition("|")] for line in table.splitlines() if line.strip()]
     return [
-        pytest.param(words.strip(), said.strip(), id=words.strip() or "nothing") for words, _, said in rows
+        pytest.param(
+            words,
+            said,
+            id=words or "nothing",
+            marks=[pytest.mark.slow] if NOBODY in words else [],
+        )
+        for words, _, said in rows
     ]
 
 
