@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 fits failed or a check did not hold, 2 wrong use, 130 Ctrl
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 import tempfile
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from fints.study.store import StudyFolder
 
 __all__ = ["main"]
+
+# In a study's folder: the tracker that its last run could reach.
+TRACKER = "tracker.json"
 
 
 def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | None = None) -> NoReturn:
@@ -344,13 +348,17 @@ def _shown(address: str | None) -> str | None:
 def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     """Make the folder of the results, and look at the databases, before anything is fitted.
 
+    A tracker that is away is refused at the first run, whose address may be wrong. A run that goes on with
+    one that was there does so without it, as workers do: the fits are recorded once it is back.
+
     Raises
     ------
     ValueError
         If nothing can be written there, a database is damaged or the tracker does not answer.
     """
     from fints.study.embedded import check_database
-    from fints.study.tracking import check_tracker
+    from fints.study.store import write_json
+    from fints.study.tracking import TrackerAway, check_tracker
 
     check_folder(folder)
     if arguments.storage:
@@ -360,7 +368,15 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     queue = folder.path / "optuna.db"
     if not arguments.storage and queue.exists():
         check_database(queue)
-    check_tracker(folder.root, arguments.tracking_uri)
+    uri, known = arguments.tracking_uri, folder.path / TRACKER
+    told = {"tracking_uri": _shown(uri)}
+    try:
+        check_tracker(folder.root, uri)
+    except TrackerAway:
+        if not known.is_file() or json.loads(known.read_text(encoding="utf-8")) != told:
+            raise
+    else:
+        write_json(known, told)
 
 
 def _default_workers(plan: Plan) -> int:

@@ -10,11 +10,15 @@ from pathlib import Path
 from fints.study.addresses import one_line, without_secrets
 from fints.study.embedded import check_database
 
-__all__ = ["NO_PATIENCE", "check_address", "check_tracker", "quiet"]
+__all__ = ["NO_PATIENCE", "TrackerAway", "check_address", "check_tracker", "quiet"]
 
 SERVERS = ("http", "https")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 NO_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+
+
+class TrackerAway(ValueError):
+    """An MLflow server or store that does not answer now."""
 
 
 def check_tracker(root: Path, uri: str | None) -> None:
@@ -29,6 +33,8 @@ def check_tracker(root: Path, uri: str | None) -> None:
 
     Raises
     ------
+    TrackerAway
+        If it does not answer.
     ValueError
         If it cannot be used.
     """
@@ -54,7 +60,7 @@ def check_tracker(root: Path, uri: str | None) -> None:
             _connect(uri)
         MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
     except Exception as error:  # of MLflow, its drivers and the network, which share no base
-        raise ValueError(
+        raise TrackerAway(
             f"--tracking-uri {without_secrets(uri)} must be an MLflow server or store that answers, and does "
             f"not ({_cause(error, uri)}): start it, or leave the option out to track under the root."
         ) from error

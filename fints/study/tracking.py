@@ -25,9 +25,9 @@ from fints.study.fits import Cell, read_result
 from fints.study.notes import arm_note, experiment_note
 from fints.study.origin import origin_of
 from fints.study.run_contents import PROFILE, arm_title, fit_metrics, run_name, short, text
-from fints.study.stores import NO_PATIENCE, check_tracker, quiet
+from fints.study.stores import NO_PATIENCE, TrackerAway, check_tracker, quiet
 
-__all__ = ["NO_PATIENCE", "Tracker", "check_tracker", "compare_link", "create_tables"]
+__all__ = ["NO_PATIENCE", "Tracker", "TrackerAway", "check_tracker", "compare_link", "create_tables"]
 
 # One call carries at most so much (a limit of MLflow's).
 BATCH = 1000
