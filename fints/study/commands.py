@@ -65,7 +65,9 @@ def _words(path: Path, arguments: argparse.Namespace, verb: str, *options: str) 
         words += ["--launcher", arguments.launcher]
         words += [word for entry in arguments.launcher_option for word in ("--launcher-option", entry)]
     # Weights change no number, so only the command that goes on with a run says that it keeps none.
-    return words + ["--no-models"] * ("workers" in options and not getattr(arguments, "models", True))
+    words += ["--no-models"] * ("workers" in options and not getattr(arguments, "models", True))
+    # Nor does whose fits they are; without it the committed ones would count again.
+    return words + ["--anew"] * ("workers" in options and getattr(arguments, "anew", False))
 
 
 def finished_elsewhere(study: Study, path: Path, arguments: argparse.Namespace, folder: StudyFolder) -> str:

@@ -65,6 +65,8 @@ class Kept:
 
     def restore_all(self, say: Callable[[str], None]) -> None:
         """Restore all that is committed and not in the folder, and say how much that was."""
+        if not self.committed.fits:
+            return
         cells: list[Cell] = []
         # What is restored may tell of another design point that final fits are at.
         while fresh := self.restore(self.cells()):

@@ -66,8 +66,9 @@ def ground_of(kept: Kept) -> Ground:
     kept = dataclasses.replace(kept, spec=told)
     while kept.restore(cells := kept.cells()):
         pass
-    if (folder.path / STAMP).is_file() and _covers(folder.path, cells, spec={} if told else spec):
-        return Ground(tables=folder.path, cells=cells, spec=spec)
+    ended = _ended(folder.path, cells, spec={} if told else spec)
+    if ended:
+        return Ground(tables=folder.path, cells=cells, spec=ended)
     if not any(cell.role == "final" for cell in cells):
         return Ground(tables=None, cells=cells, spec=spec)
     if len(cells) < Planned(spec).total + len(plan.baseline_cells()):
@@ -105,11 +106,17 @@ def _declared(spec: Mapping[str, Any]) -> dict[str, Any]:
     return declared | {"dataset": {**declared.get("dataset", {}), "reference": None}}
 
 
-def _covers(folder: Path, cells: list[Cell], *, spec: Mapping[str, Any]) -> bool:
-    """Tell whether the tables of a folder hold all of `cells`, and are told by `spec` if one is given."""
+def _ended(folder: Path, cells: list[Cell], *, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the study as the run told it that made the tables, if they hold all of `cells`; else nothing.
+
+    A `spec` that is given must be what it told.
+    """
+    if not (folder / STAMP).is_file():
+        return {}
     told = table_spec(folder)
     told.pop("earlier", None)
-    return _keys(folder) >= {cell.key for cell in cells} and (not spec or told == spec)
+    whole = _keys(folder) >= {cell.key for cell in cells} and (not spec or told == spec)
+    return told if whole else {}
 
 
 def _keys(folder: Path) -> set[str]:

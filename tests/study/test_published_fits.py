@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import runpy
@@ -18,6 +19,7 @@ from polars.testing import assert_frame_equal
 from fints.data import simulate
 from fints.study import cli, figures
 from fints.study.assemble import TABLES
+from fints.study.commands import resume_command, run_command
 from fints.study.fits import Cell
 from fints.study.model_log import LoggedModels
 from fints.study.models import Choice, arm_forecaster
@@ -133,7 +135,10 @@ def test_after_half_a_run_was_committed_and_its_machine_lost_the_rest_is_fitted_
     with folder.held():
         assert clone.call("report", "--publish") == 0
     assert "Incomplete: 2 of 4 final fits are missing." in clone.study.with_suffix(".md").read_text()
+    page = clone.page()
     shutil.rmtree(clone.root)
+    assert clone.call("report", "--publish", root=tmp_path / "reader") == 0
+    assert clone.page() == page
 
     new = tmp_path / "new"
     assert clone.call("plan", root=new) == 0
@@ -316,6 +321,13 @@ def test_anew_counts_no_committed_fit_nor_one_that_was_restored(
     assert drop_restored(folder) == FITS + BASELINES
     assert list(folder.fits.iterdir()) == []
     assert fresh.call("report", "--anew", root=whole.clone.root) == 0
+
+
+def test_the_command_that_goes_on_with_a_run_counts_no_committed_fit_where_the_run_did_not() -> None:
+    typed = argparse.Namespace(preset="smoke", data=None, set=[], anew=True, models=True)
+    assert resume_command(Path("tiny.py").resolve(), typed) == "python tiny.py run --preset smoke --anew"
+    # What the results tell is the command that gives them, whoever made them.
+    assert run_command(Path("tiny.py").resolve(), typed) == "python tiny.py run --preset smoke"
 
 
 def test_tuning_fits_are_published_before_there_is_a_page(
