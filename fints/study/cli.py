@@ -224,8 +224,8 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
     if arguments.as_json:
         from fints.study.as_json import report_told
 
-        answer = {} if written is None else report_told(*written, left_out=left_out)
-        print(json_text(answer | told))
+        said = {} if written is None else report_told(*written, left_out=left_out)
+        print(json_text(said | told))
         return 0
     for line in lines:
         make_console().print(line, highlight=False, markup=False, soft_wrap=True)
@@ -273,18 +273,17 @@ def _publish(plan: Plan, path: Path, kept: Kept, ground: Ground) -> dict[str, st
     from fints.study.published_fits import place_of, publish_fits
     from fints.study.unit import units_on
 
-    told = {}
+    told, place = {}, place_of(path, plan.label)
+    # The fits first: a page without what it was made from would be no answer.
+    if ground.cells:
+        cells = [(cell, plan.design(cell)) for cell in ground.cells]
+        fits, unit = kept.folder.fits, units_on(plan.dataset.panel)
+        publish_fits(place, spec=ground.spec, cells=cells, fits=fits, unit=unit, before=kept.committed)
+        told["published_fits"] = str(place)
     if ground.tables is not None:
         # What sealed dates said stands beside the answer that was there before, not in its place.
         name = f"{path.stem}_{plan.preset}" if plan.study.opens_seal else path.stem
         told["published"] = str(publish(ground.tables, path, name=name))
-    if ground.cells:
-        place = place_of(path, plan.label)
-        cells = [(cell, plan.design(cell)) for cell in ground.cells]
-        fits = kept.folder.fits
-        unit = units_on(plan.dataset.panel)
-        publish_fits(place, spec=ground.spec, cells=cells, fits=fits, unit=unit, before=kept.committed)
-        told["published_fits"] = str(place)
     return told
 
 
