@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -348,7 +349,8 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     """Make the folder of the results, and look at the databases, before anything is fitted.
 
     A tracker that is away is refused at the first run, whose address may be wrong. A run that goes on with
-    one that was there does so without it, as workers do: the fits are recorded once it is back.
+    one that was there, or joins a study in a shared storage, does so without it, as workers do: the fits are
+    recorded once it is back.
 
     Raises
     ------
@@ -360,10 +362,12 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     from fints.study.tracking import TrackerAway, check_tracker
 
     check_folder(folder)
+    begun = False
     if arguments.storage:
         from fints.study.shared_open import RESTART_S, open_shared
 
-        open_shared(arguments.storage, wait=RESTART_S).close()
+        with closing(open_shared(arguments.storage, wait=RESTART_S)) as store:
+            begun = f"{folder.name}/{folder.label}" in store.studies()
     queue = folder.path / "optuna.db"
     if not arguments.storage and queue.exists():
         check_database(queue)
@@ -372,7 +376,7 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     try:
         check_tracker(folder.root, uri)
     except TrackerAway:
-        if not known.is_file() or json.loads(known.read_text(encoding="utf-8")) != told:
+        if not begun and (not known.is_file() or json.loads(known.read_text(encoding="utf-8")) != told):
             raise
     else:
         write_json(known, told)
