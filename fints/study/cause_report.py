@@ -55,6 +55,11 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         sentence=" ".join(f"{cell.name}: {said(cell)}" for cell in cells),
         blocks=blocks,
         tables={"penalties": plain_rows(cells)},
+        undecided={
+            cell.name: None if cell.verdict is None else cell.verdict.more_clusters
+            for cell in cells
+            if cell.verdict is None or cell.verdict.decision.startswith("undecided")
+        },
     )
 
 

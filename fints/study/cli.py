@@ -217,9 +217,12 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
     if ground.tables is None and not (arguments.publish and ground.cells):
         elsewhere = finished_elsewhere(study, path, arguments, folder)
         raise ValueError(f"{nothing}; first: {resume_command(path, arguments)}{elsewhere}")
+    # The fits first: they cost most, and a page without what it was made from would be no answer.
+    told = _publish_fits(plan, path, kept, ground) if arguments.publish else {}
     written = None if ground.tables is None else _write_report(folder, ground.tables)
+    if arguments.publish and ground.tables is not None:
+        told = _publish_page(plan, path, ground.tables) | told
     lines = [*left_out, nothing if written is None else f"report: {written[1]}"]
-    told = _publish(plan, path, kept, ground) if arguments.publish else {}
     if told:
         lines += [*ground.left_out(), f"to commit: {' and '.join(told.values())}"]
     if arguments.as_json:
@@ -268,24 +271,26 @@ def _resolve(
     return plan, StudyFolder(root.resolve(), plan.name, plan.label)
 
 
-def _publish(plan: Plan, path: Path, kept: Kept, ground: Ground) -> dict[str, str]:
-    """Write page and fits beside the study's file and return where; without a final fit there is no page."""
-    from fints.study.publish import publish
+def _publish_fits(plan: Plan, path: Path, kept: Kept, ground: Ground) -> dict[str, str]:
+    """Write the fits that are there beside the study's file and return where."""
     from fints.study.published_fits import place_of, publish_fits
     from fints.study.unit import units_on
 
-    told, place = {}, place_of(path, plan.label)
-    # The fits first: a page without what it was made from would be no answer.
-    if ground.cells:
-        cells = [(cell, plan.design(cell)) for cell in ground.cells]
-        fits, unit = kept.folder.fits, units_on(plan.dataset.panel)
-        publish_fits(place, spec=ground.spec, cells=cells, fits=fits, unit=unit, before=kept.committed)
-        told["published_fits"] = str(place)
-    if ground.tables is not None:
-        # What sealed dates said stands beside the answer that was there before, not in its place.
-        name = f"{path.stem}_{plan.preset}" if plan.study.opens_seal else path.stem
-        told["published"] = str(publish(ground.tables, path, name=name))
-    return told
+    if not ground.cells:
+        return {}
+    place, cells = place_of(path, plan.label), [(cell, plan.design(cell)) for cell in ground.cells]
+    fits, unit = kept.folder.fits, units_on(plan.dataset.panel)
+    publish_fits(place, spec=ground.spec, cells=cells, fits=fits, unit=unit, before=kept.committed)
+    return {"published_fits": str(place)}
+
+
+def _publish_page(plan: Plan, path: Path, tables: Path) -> dict[str, str]:
+    """Write the page and its figures beside the study's file and return where."""
+    from fints.study.publish import publish
+
+    # What sealed dates said stands beside the answer that was there before, not in its place.
+    name = f"{path.stem}_{plan.preset}" if plan.study.opens_seal else path.stem
+    return {"published": str(publish(tables, path, name=name))}
 
 
 def _kept(plan: Plan, folder: StudyFolder, path: Path, arguments: argparse.Namespace) -> Kept:

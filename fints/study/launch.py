@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from fints.study.addresses import one_line, without_secrets
 from fints.words import counted
 
@@ -36,6 +38,8 @@ __all__ = [
 ]
 
 LAUNCHERS = ("local", "ray", "slurm")
+# What an engine needs, as the extra of its name in pyproject.toml says.
+REQUIREMENTS = {"ray": "ray>=2.60,<3", "slurm": "submitit>=1.5.4,<2"}
 # A worker that was lost this often is not started again: its machine, or what it fits, kills it.
 MOST_STARTS = 3
 # Exit codes of a worker that was not lost: it ended by itself (1: fits failed, 2: refused) or was told to.
@@ -319,8 +323,8 @@ def make_launcher(name: str, entries: Sequence[str], folder: Path) -> Launcher:
 
         return Slurm(entries, folder)
     except ImportError as error:
-        package = {"ray": "ray", "slurm": "submitit"}[name]
+        requirement = REQUIREMENTS[name]
         raise ValueError(
-            f"--launcher {name} needs {package}, which cannot be imported ({one_line(error)}): "
-            f"pip install 'fints[{name}]'."
+            f"--launcher {name} needs {Requirement(requirement).name}, which cannot be imported "
+            f"({one_line(error)}): pip install '{requirement}' (or fints with its extra `{name}`)."
         ) from error

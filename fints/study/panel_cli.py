@@ -32,10 +32,14 @@ from fints.words import counted, json_text
 
 if TYPE_CHECKING:
     from fints.study.panel_plan import PanelPlan
+    from fints.study.panel_report import Larger
     from fints.study.panel_store import Fits
     from fints.study.store import StudyFolder
 
 __all__ = ["main"]
+
+# The preset that decides what a smaller one leaves open.
+FULL = "full"
 
 
 def main(study: PanelStudy, argv: Sequence[str] | None = None, *, file: str | Path | None = None) -> NoReturn:
@@ -108,7 +112,7 @@ def _run(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Name
         )
     for failure in outcome.failures:
         console.print(f"failed for good: {failure}", highlight=False, markup=False)
-    page, _, sentence = _written(plan, folder, known, path, docstring, arguments)
+    page, _, sentence = _written(study, plan, folder, known, path, docstring, arguments)
     console.print(f"\n{sentence}", highlight=False, markup=False)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)
     return 1 if outcome.failures else 0
@@ -121,7 +125,7 @@ def _report(study: PanelStudy, path: Path, docstring: str, arguments: argparse.N
     plan, folder, known = _resolve(study, path, docstring, arguments)
     if arguments.publish and plan.changes:
         raise ValueError("only a study as declared is published; leave out --set.")
-    page, found, sentence = _written(plan, folder, known, path, docstring, arguments)
+    page, found, sentence = _written(study, plan, folder, known, path, docstring, arguments)
     lines, published = [f"report: {page}"], dict[str, Any]()
     if arguments.publish:
         published = {
@@ -163,6 +167,7 @@ def _resolve(
 
 
 def _written(
+    study: PanelStudy,
     plan: PanelPlan,
     folder: StudyFolder,
     known: dict[str, dict[str, Any]],
@@ -176,9 +181,28 @@ def _written(
     found = collect(plan, folder, known)
     commands = {verb: _command(path, arguments, verb) for verb in ("run", "report")}
     page, sentence = write_panel_report(
-        plan, found, folder.path, declared=declared_in(path, docstring), commands=commands
+        plan,
+        found,
+        folder.path,
+        declared=declared_in(path, docstring),
+        commands=commands,
+        larger=_larger(study, plan, path, docstring),
     )
     return page, found, sentence
+
+
+def _larger(study: PanelStudy, plan: PanelPlan, path: Path, docstring: str) -> Larger | None:
+    from fints.study.panel_plan import make_panel_plan
+    from fints.study.panel_report import Larger
+
+    if plan.preset == FULL or FULL not in study.presets:
+        return None
+    full = make_panel_plan(study, name=path.stem, docstring=docstring, preset=FULL)
+    return Larger(
+        panels=len(full.study.panels),
+        fits=sum(full.num_fits().values()),
+        command=f"python {shown(path)} run --preset {FULL}",
+    )
 
 
 def _standing(plan: PanelPlan, folder: StudyFolder, known: dict[str, dict[str, Any]]) -> tuple[int, float]:

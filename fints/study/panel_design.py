@@ -92,11 +92,16 @@ class PanelArm:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the finished fits say: the finding in a sentence, the report, and tables as rows by name."""
+    """What the finished fits say: the finding in a sentence, the report, and tables as rows by name.
+
+    `undecided` names each verdict that is open, with how many further panels would decide it at these
+    estimates; None where no number of them would.
+    """
 
     sentence: str
     blocks: list[Block]
     tables: dict[str, list[dict[str, Any]]]
+    undecided: dict[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

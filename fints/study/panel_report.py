@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -30,7 +31,16 @@ from fints.study.panel_plan import PanelPlan
 from fints.study.panel_store import Fits
 from fints.words import counted
 
-__all__ = ["write_panel_report"]
+__all__ = ["Larger", "write_panel_report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Larger:
+    """The preset that asks the same of more panels: how many, of how many fits, and the command."""
+
+    panels: int
+    fits: int
+    command: str
 
 
 def write_panel_report(
@@ -40,6 +50,7 @@ def write_panel_report(
     *,
     declared: tuple[str, str] | None,
     commands: Mapping[str, str],
+    larger: Larger | None = None,
 ) -> tuple[Path, str]:
     """Write the report, its figures and the answer's tables; return the HTML's path and the finding.
 
@@ -53,6 +64,8 @@ def write_panel_report(
         Commit and time since when the study's file has had its docstring (`checkout.declared_in`).
     commands
         "run" and "report", to be typed.
+    larger
+        What decides where this size does not; None where nothing larger is declared.
 
     Raises
     ------
@@ -67,7 +80,7 @@ def write_panel_report(
     answer = plan.study.answered(found, figures)
     for name, rows in answer.tables.items():
         pl.DataFrame(rows, infer_schema_length=None).write_parquet(folder / f"{name}.parquet")
-    blocks = _blocks(plan, found, answer, declared, commands)
+    blocks = _blocks(plan, found, answer, declared, commands, larger)
     (folder / "report.md").write_text(to_markdown(blocks), encoding="utf-8", newline="\n")
     page = folder / "report.html"
     page.write_text(to_html(blocks, title=plan.study.title, folder=folder), encoding="utf-8", newline="\n")
@@ -80,6 +93,7 @@ def _blocks(
     answer: Answer,
     declared: tuple[str, str] | None,
     commands: Mapping[str, str],
+    larger: Larger | None,
 ) -> list[Block]:
     claim = plan.study.presets[plan.preset].claim
     standing = f"Preset `{plan.preset}` {CLAIM_WORDS[claim]}."
@@ -92,6 +106,7 @@ def _blocks(
         Heading(text=plan.study.title, level=1),
         Text(text=standing),
         *answer.blocks,
+        *([] if claim == "none" else _still_open(plan, answer, larger)),
         Heading(text="As declared before the run"),
         Text(text=_declared(found, declared)),
         *from_docstring(plan.docstring),
@@ -105,6 +120,35 @@ def _blocks(
         Text(text="The first command fits what is not there yet, the second only makes this page again."),
         Code(text=f"{commands['run']}\n{commands['report']}"),
     ]
+
+
+def _still_open(plan: PanelPlan, answer: Answer, larger: Larger | None) -> list[Block]:
+    heading = Heading(text="What is still open")
+    if not answer.undecided:
+        return [heading, Text(text="No verdict of this size is left undecided.")]
+    here = len(plan.study.panels)
+    items = tuple(
+        f"{name}: "
+        + ("no number of panels decides it, at these estimates." if more is None else f"about {more} more.")
+        for name, more in answer.undecided.items()
+    )
+    blocks: list[Block] = [
+        heading,
+        Text(text="Undecided, with how many panels more would decide it at these estimates:"),
+        Items(items=items),
+    ]
+    if larger is None:
+        return blocks
+    within = sum(more is not None and here + more <= larger.panels for more in answer.undecided.values())
+    blocks += [
+        Text(
+            text=f"The preset `full` asks the same of {counted(larger.panels, 'panel')} of its own, with "
+            f"longer training, in {counted(larger.fits, 'fit')}; {within} of {len(items)} would need no more "
+            "panels than that. It is made for one GPU, and uses the one that is there:"
+        ),
+        Code(text=larger.command),
+    ]
+    return blocks
 
 
 def _declared(found: Fits, declared: tuple[str, str] | None) -> str:

@@ -136,7 +136,16 @@ def answer_published(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         for claim in asked
         for panel, value in values[claim.name].items()
     ]
-    return Answer(sentence=_sentence(study, asked, judged), blocks=blocks, tables={"claims": rows})
+    return Answer(
+        sentence=_sentence(study, asked, judged),
+        blocks=blocks,
+        tables={"claims": rows},
+        undecided={
+            claim.claim: judged[claim.name].more_clusters
+            for claim in asked
+            if claim.name in judged and judged[claim.name].decision == "undecided"
+        },
+    )
 
 
 def _inside(study: PanelStudy, cells: Cells) -> list[Block]:

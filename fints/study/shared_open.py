@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RESTART_S", "open_shared"]
 
+# What a server needs, as the extra `postgres` of pyproject.toml says.
+DRIVER = "psycopg[binary]>=3.2"
 # A server that restarts is waited for this long; after that the worker ends, and its claims are given back.
 PATIENCE_S = 600.0
 # One that does not answer at first may be restarting.
@@ -67,7 +69,8 @@ def open_shared(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) ->
             )
     except ImportError as error:
         raise ValueError(
-            f"--storage {shown} needs psycopg, which is not installed: pip install 'fints[postgres]'."
+            f"--storage {shown} needs psycopg, which is not installed: pip install '{DRIVER}' (or fints "
+            "with its extra `postgres`)."
         ) from error
     # Tables of another release are a RuntimeError.
     except (

@@ -115,7 +115,21 @@ def answer_stability(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
             + claim_rows("rival", rivals),
             "widths": width_rows(cells),
         },
+        undecided=_undecided(first, claims),
     )
+
+
+def _undecided(first: Sequence[Gate], claims: Mapping[str, Sequence[Claim]]) -> dict[str, int | None]:
+    """Return the open verdicts of the primary outcome: of predictions, where they are asked at all."""
+    found: dict[str, int | None] = {}
+    for gate in first:
+        if gate.finding.decision == "undecided":
+            found[f"stage 0 at {gate.depth} blocks"] = gate.finding.more_clusters
+        if mechanism(gate, claims.get(gate.depth, [])) == "undecided":
+            for claim in claims.get(gate.depth, []):
+                if claim.finding.decision == "undecided":
+                    found[f"{claim.name}, at {gate.depth} blocks"] = claim.finding.more_clusters
+    return found
 
 
 def _sentence(first: Sequence[Gate], claims: Mapping[str, Sequence[Claim]], outcome: str) -> str:

@@ -15,10 +15,11 @@ import pytest
 from rich.console import Console
 
 from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig
-from fints.study import cause_report, panel_runner
+from fints.study import cause_report, panel_report, panel_runner
 from fints.study.checkout import declared_in
+from fints.study.document import to_markdown
 from fints.study.panel_cells import Days, PanelFit
-from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
+from fints.study.panel_design import Answer, PanelPreset, PanelStudy, PanelTuning
 from fints.study.panel_fits import run_panel_job
 from fints.study.panel_plan import PanelPlan, make_panel_plan
 from fints.study.panel_report import write_panel_report
@@ -160,6 +161,7 @@ def test_an_arm_is_tuned_before_it_is_judged_and_a_fault_is_tried_again(
             made, again, place.path, declared=None, commands={"run": "r", "report": "p"}
         )
         assert "no verdict, 2 panels of at least 8" in sentence
+        assert "## What is still open" in (place.path / "report.md").read_text(encoding="utf-8")
         assert page.is_file()
         pages.append((place.path / "report.md").read_text(encoding="utf-8"))
         assert again.table.drop("seconds").sort("key").equals(found.table.drop("seconds").sort("key"))
@@ -173,6 +175,19 @@ def test_an_arm_is_tuned_before_it_is_judged_and_a_fault_is_tried_again(
     )
     write_panel_report(made, replace(mixed, table=other), folder.path, declared=None, commands=COMMANDS)
     assert "They are not all of one code" in (folder.path / "report.md").read_text(encoding="utf-8")
+
+
+def test_what_is_open_is_told_with_the_panels_that_decide_it_and_the_command_that_has_them() -> None:
+    larger = panel_report.Larger(panels=10, fits=90, command="python tiny.py run --preset full")
+    answer = Answer(sentence="", blocks=[], tables={}, undecided={"near": 8, "far": 9, "never": None})
+    told = to_markdown(panel_report._still_open(plan(), answer, larger))
+    assert "- near: about 8 more." in told
+    assert "- never: no number of panels decides it, at these estimates." in told
+    # Two panels are there: 8 more are ten, as many as the larger size has.
+    assert "in 90 fits; 1 of 3 would need no more panels" in told
+    assert larger.command in told
+    decided = panel_report._still_open(plan(), replace(answer, undecided={}), larger)
+    assert "No verdict of this size is left undecided." in to_markdown(decided)
 
 
 @pytest.mark.slow
