@@ -1,6 +1,6 @@
 """Build the API reference from the docstrings: a page a package, readable without a network.
 
-    pip install 'fints[docs]'
+    pip install '/path/to/fints[docs]'
     python docs/build_reference.py --out reference
 
 Every public name must have a docstring, and pdoc must have nothing to warn of; else this ends with 1.

@@ -230,8 +230,8 @@ def server(
 ) -> None:
     """Serve MLflow to the workers of a study, with the settings that make it quick.
 
-    The queue of a shared study has pages of its own: pip install 'fints[dashboard]', then optuna-dashboard
-    with the address of the storage.
+    The queue of a shared study has pages of its own: pip install 'optuna-dashboard>=0.21', then
+    optuna-dashboard with the address of the storage.
     """
     from fints.data import home
     from fints.study.server import serve

@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,35 @@ def test_every_link_and_every_anchor_leads_somewhere(page: Path) -> None:
         assert place.exists(), target
         if anchor and place.suffix == ".md":
             assert anchor in anchors(place), f"{target}: {sorted(anchors(place))}"
+
+
+def test_nothing_tells_anybody_to_install_fints_by_its_name_alone() -> None:
+    """On PyPI that name belongs to another project: fints is installed from a checkout."""
+    by_name = re.compile(r"""pip3? install(?: -{1,2}[\w-]+)*\s+['"`]?fints(?![\w/.])""")
+    assert by_name.search("pip install -U 'fints[postgres]'")
+    assert by_name.search("pip install fints==0.1")
+    assert not by_name.search("pip install '/path/to/fints[postgres]'")
+    told = []
+    for place in ("fints", "docs", "examples", "studies", "benchmarks", "README.md", "CONTRIBUTING.md"):
+        path = ROOT / place
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            if file.suffix in {".py", ".md", ".toml", ".ipynb", ".yaml"}:
+                lines = file.read_text(encoding="utf-8").splitlines()
+                found = [number for number, line in enumerate(lines, 1) if by_name.search(line)]
+                told += [f"{file.relative_to(ROOT)}:{number}" for number in found]
+    assert told == []
+
+
+def test_what_a_refusal_says_to_install_is_what_the_extra_asks_for() -> None:
+    from fints.cli_scale import server
+    from fints.study.launch import REQUIREMENTS
+    from fints.study.shared_open import DRIVER
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, requirement in {"postgres": DRIVER, **REQUIREMENTS}.items():
+        assert extras[extra] == [requirement]
+    (pages,) = extras["dashboard"]
+    assert f"pip install '{pages}'" in str(server.__doc__)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
