@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -57,6 +58,11 @@ class Cell:
     experiment: dict[str, Any]
     seconds: float = 0.0
     members: Sequence[dict[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        # It names a folder, and comes from a database that others write, too.
+        if not re.fullmatch(r"\w[\w.-]*", self.key):
+            raise ValueError(f"the key of a fit must be a plain name; got {self.key!r}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `Cell(**...)` takes, JSON-able."""

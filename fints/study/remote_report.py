@@ -10,7 +10,7 @@ from fints.study.assemble import assemble
 from fints.study.scale import study_cells
 from fints.study.shared import SharedStore
 from fints.study.shared_open import open_shared
-from fints.study.store import StudyFolder, write_json
+from fints.study.store import StudyFolder, parts_of, write_json
 
 __all__ = ["fetch_tables", "find_study", "report_stored"]
 
@@ -55,7 +55,7 @@ def report_stored(storage: str, name: str, root: Path) -> tuple[Path, list[str],
     from fints.study.assemble import table_spec
     from fints.study.report import write_report
 
-    folder = StudyFolder(root.expanduser().resolve(), *name.split("/", 1))
+    folder = StudyFolder(root.expanduser().resolve(), *parts_of(name))
     lines = fetch_tables(storage, name, folder)
     analysis = analyse(table_spec(folder.path), folder.path)
     return write_report(analysis, folder.path), lines, analysis

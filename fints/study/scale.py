@@ -31,7 +31,7 @@ from fints.study.same_numbers import code_hash, refuse_other_numbers
 from fints.study.shared import KEPT, SharedStore
 from fints.study.shared_open import RESTART_S, open_shared
 from fints.study.shared_queue import SharedQueue, Standing
-from fints.study.store import DamagedFit, StudyFolder, write_json
+from fints.study.store import DamagedFit, StudyFolder, parts_of, write_json
 from fints.study.tracking import Tracker
 
 __all__ = ["HEARTBEAT_S", "enqueue_study", "hand_in", "run_shared", "study_cells", "work"]
@@ -226,7 +226,7 @@ def work(
     """
     queue = SharedQueue(store, name, me := new_worker(name))
     refuse_other_numbers(queue.spec, queue.facts)
-    folder = StudyFolder(scratch.resolve(), *name.split("/", 1))
+    folder = StudyFolder(scratch.resolve(), *parts_of(name))
     with folder.held(), caught_signals() as caught:
         part = _Part(
             store=store,

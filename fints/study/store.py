@@ -27,6 +27,7 @@ __all__ = [
     "fit_bytes",
     "fit_json",
     "fit_table",
+    "parts_of",
     "write_json",
 ]
 
@@ -38,6 +39,10 @@ OWED = {
     "baseline": ("result.json", "timing.json", "forecasts.parquet"),
 }
 SET_ASIDE = ".damaged-"
+
+
+# How long a worker may take to see that its driver was killed.
+WORKER_S = 60
 
 
 class DamagedFit(RuntimeError):
@@ -56,9 +61,16 @@ class StudyFolder:
     A fit is counted when ``fits/KEY/`` exists: it is written under ``tmp/`` and renamed. What has
     damaged it since is found when a run starts (`set_aside_damaged`). Only one driver at a time may
     hold the folder.
+
+    Raises
+    ------
+    ValueError
+        If a name would lead elsewhere: names come from databases that others write, too.
     """
 
     def __init__(self, root: Path, name: str, label: str) -> None:
+        for part in (name, label):
+            _refuse_path(part, "a study's folder")
         self.root = root
         self.name = name
         self.label = label
@@ -73,6 +85,7 @@ class StudyFolder:
 
     def fit(self, key: str) -> Path:
         """Return the folder of one fit, there or not."""
+        _refuse_path(key, "a fit's folder")
         return self.fits / key
 
     def finished(self, key: str) -> bool:
@@ -132,13 +145,38 @@ class StudyFolder:
             write_json(holder, {"pid": os.getpid(), "host": platform.node()})
             # Workers of a driver that was killed die with it; each holds a lock until it has.
             for old in sorted(self.locks.glob("worker-*.lock")):
-                with FileLock(old).acquire(timeout=60):
-                    pass
+                try:
+                    with FileLock(old).acquire(timeout=WORKER_S):
+                        pass
+                except Timeout:
+                    raise ValueError(
+                        f"a worker of a run that has ended still holds {old}, and does not end: end it (its "
+                        "process may be stopped), then run again; what was finished is kept."
+                    ) from None
             shutil.rmtree(self.tmp, ignore_errors=True)
             self.tmp.mkdir()
             yield
         finally:
             lock.release()
+
+
+def parts_of(name: str) -> tuple[str, str]:
+    """Return study and label of a name in a shared storage, ``study/label``.
+
+    Raises
+    ------
+    ValueError
+        If it has not two parts.
+    """
+    study, slash, label = name.partition("/")
+    if not slash:
+        raise ValueError(f"the name of a shared study must be STUDY/LABEL; got {name!r}.")
+    return study, label
+
+
+def _refuse_path(name: str, what: str) -> None:
+    if name in ("", ".", "..") or any(sign in name for sign in "/\\\0"):
+        raise ValueError(f"the name of {what} must be one plain name, not a path; got {name!r}.")
 
 
 def write_json(path: Path, value: Any) -> None:

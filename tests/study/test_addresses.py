@@ -18,6 +18,14 @@ from fints.study.addresses import one_line, without_secrets
         ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
         ("http://127.0.0.1:5000/#/x@y", "http://127.0.0.1:5000/#/x@y"),
         ("postgresql+psycopg://u@db/x", "postgresql+psycopg://u@db/x"),
+        ("postgresql+psycopg://u:s3/c#r?t@db:5432/x", "postgresql+psycopg://u:***@db:5432/x"),
+        ("postgresql+psycopg//u:s3cret@db/x", "postgresql+psycopg//u:***@db/x"),
+        ("u:s3cret@db/x", "u:***@db/x"),
+        ("host=db password=s3cret user=u", "host=db password=*** user=u"),
+        ("http://s3cret@host:5000", "http://***@host:5000"),
+        ("http://host/?access_token=s3cret&a=b", "http://host/?access_token=***&a=b"),
+        ("http://host/?api_key=s3cret", "http://host/?api_key=***"),
+        ("2024-01-01T10:30:00 a@b", "2024-01-01T10:30:00 a@b"),
     ],
 )
 def test_a_password_is_three_stars_and_the_rest_stays(text: str, told: str) -> None:
