@@ -223,7 +223,12 @@ def server(
         Path | None, typer.Option(help="Where its store and artifacts are; default: server/ in FINTS_HOME.")
     ] = None,
     store: Annotated[
-        str | None, typer.Option(help="Database of its runs, postgresql+psycopg://...; default: SQLite.")
+        str | None,
+        typer.Option(
+            envvar="FINTS_SERVER_STORE",
+            show_envvar=False,
+            help="Database of its runs, postgresql+psycopg://... (FINTS_SERVER_STORE); default: SQLite.",
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Who may ask: this machine only, unless told.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,

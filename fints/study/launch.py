@@ -45,7 +45,7 @@ MOST_STARTS = 3
 # Exit codes of a worker that was not lost: it ended by itself (1: fits failed, 2: refused) or was told to.
 NOT_LOST = (0, 1, 2, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 # Variables that hold addresses and what opens them.
-SECRET = ("FINTS_STORAGE", "MLFLOW_", "PG")
+SECRET = ("FINTS_STORAGE", "FINTS_SERVER_STORE", "MLFLOW_", "PG")
 
 Order = dict[str, Any]
 

@@ -14,20 +14,27 @@ from pathlib import Path
 from fints.study.embedded import embedded
 from fints.study.stores import check_address
 
-__all__ = ["command", "serve"]
+__all__ = ["command", "environment", "serve"]
 
 # One worker: four cost 3.5 times the time a logged metric (their sockets wait), and 0.9 GB.
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
-def command(store: str, folder: Path, host: str, port: int) -> list[str]:
-    """Return the command that serves `store`; artifacts go through the server, so nobody shares a disk."""
+def command(folder: Path, host: str, port: int) -> list[str]:
+    """Return the command of the server; artifacts go through it, so nobody shares a disk.
+
+    It does not name the store, whose address may have a password: everybody on a machine sees command lines.
+    """
     return [
         *(sys.executable, "-m", "mlflow", "server"),
-        *("--backend-store-uri", store),
         *("--artifacts-destination", str(folder / "artifacts")),
         *("--host", host, "--port", str(port), "--workers", "1"),
     ]
+
+
+def environment(store: str) -> dict[str, str]:
+    """Return the environment of the server, which only its owner may read, with the address of the store."""
+    return {**os.environ, **QUIET, "MLFLOW_BACKEND_STORE_URI": store}
 
 
 def serve(folder: Path, *, store: str | None, host: str, port: int) -> int:
@@ -66,7 +73,7 @@ def serve(folder: Path, *, store: str | None, host: str, port: int) -> int:
         # Killed while it makes its tables, MLflow would not start again.
         store = embedded(folder / "mlflow.db", _create_tables).partition("?")[0]
     print(f"MLflow on http://{host}:{port}, kept in {folder}; Ctrl-C ends it, nothing is lost.", flush=True)
-    server = subprocess.Popen(command(store, folder, host, port), env=os.environ | QUIET)
+    server = subprocess.Popen(command(folder, host, port), env=environment(store))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
