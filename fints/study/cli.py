@@ -99,6 +99,8 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
 def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
     if arguments.workers == 0 and not arguments.storage:
         raise ValueError("--workers must be a whole number from 1 to 256; 0 is for a shared --storage only.")
+    if arguments.replace and not arguments.storage:
+        raise ValueError("--replace is for a shared --storage only; here the newest plan counts anyway.")
     plan, folder = _resolve(study, path, docstring, arguments)
     console = make_console()
     commit = commit_of(path)
@@ -157,6 +159,7 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
                 storage=arguments.storage,
                 interval=arguments.heartbeat,
                 launcher=launcher,
+                replace=arguments.replace,
                 **options,
             )
         else:
@@ -381,10 +384,17 @@ def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
     try:
         check_tracker(folder.root, uri)
     except TrackerAway:
-        if not begun and (not known.is_file() or json.loads(known.read_text(encoding="utf-8")) != told):
+        if not begun and _told(known) != told:
             raise
     else:
         write_json(known, told)
+
+
+def _told(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _default_workers(plan: Plan) -> int:

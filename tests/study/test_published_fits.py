@@ -350,6 +350,19 @@ def test_tuning_fits_are_published_before_there_is_a_page(
     assert len(kept.cells()) == BASELINES + 4
 
 
+def test_fits_are_published_where_no_page_can_be_made_of_them(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise ValueError("no page")
+
+    monkeypatch.setattr("fints.study.report.write_report", refuse)
+    clone = Clone(Path(shutil.copy(whole.clone.study, tmp_path)), whole.clone.prices, whole.clone.root)
+    assert clone.call("report", "--publish") == 2
+    assert len(clone.committed(whole.plan).fits) == FITS + BASELINES
+    assert not clone.study.with_suffix(".md").exists()
+
+
 def test_fits_that_come_later_leave_the_rows_before_them_as_they_are(whole: Whole, tmp_path: Path) -> None:
     plan, place = whole.plan, tmp_path / "place"
     cells = [(cell, plan.design(cell)) for cell in Kept(plan, whole.folder).cells()]
