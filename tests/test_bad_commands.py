@@ -367,6 +367,7 @@ plan --set data.context=0                               | at least 1
 plan --set data.min_valid=0                             | (0, 1]
 plan --set data.clip=-1                                 | above 0
 run --workers 0                                         | shared --storage
+run --replace                                           | shared --storage
 run --workers two                                       | 'two'
 run --heartbeat 0                                       | from 0.1 to 3600
 run --vectorise 0                                       | --vectorise

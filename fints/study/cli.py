@@ -22,6 +22,7 @@ from fints.study.command_line import (
     changes_of,
     check_folder,
     docstring_of,
+    file_of,
     make_console,
     usable_cores,
 )
@@ -61,7 +62,7 @@ def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | 
     caller = sys._getframe(1).f_globals
 
     def verb() -> int:
-        path = Path(file or caller["__file__"]).resolve()
+        path = file_of(caller, file)
         docstring = str(caller.get("__doc__") or "") if file is None else docstring_of(path)
         arguments = study_parser(path, study).parse_args(argv)
         return _VERBS[arguments.verb](study, path, docstring, arguments)
@@ -212,7 +213,10 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
     left_out: list[str] = []
     if arguments.storage:
         from fints.study.remote_report import fetch_tables
+        from fints.study.shared_open import open_existing
 
+        # Who only reads makes no tables.
+        open_existing(arguments.storage).close()
         left_out = fetch_tables(arguments.storage, f"{plan.name}/{plan.label}", folder)
     carry_record(plan, path, folder.path)
     ground = ground_of(kept)

@@ -87,9 +87,18 @@ def _spec(path: Path) -> dict[str, Any]:
 
 
 def _baselines(folder: StudyFolder) -> list[dict[str, Any]]:
-    """Return the cells of the newest plan's baselines, as the study's own queue has them."""
+    """Return the cells of the newest plan's baselines."""
     import optuna
 
+    if folder.baselines.is_file():
+        told: list[dict[str, Any]] = json.loads(folder.baselines.read_text(encoding="utf-8"))
+        return told
+    # An earlier release left them in the study's own queue alone.
+    if not (folder.path / "optuna.db").is_file():
+        raise ValueError(
+            f"{folder.path} must say which baselines belong to the study, in {folder.baselines.name}, and "
+            "does not: run the study there once more, which fits nothing again."
+        )
     storage = open_storage(folder.path / "optuna.db")
     prefix = f"{folder.name}/{folder.label}/baselines/baseline/"
     studies = [study for study in storage.get_all_studies() if study.study_name.startswith(prefix)]

@@ -111,6 +111,11 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
             help="database that many machines share, postgresql+psycopg://... (FINTS_STORAGE)",
         )
     run.add_argument(
+        "--replace",
+        action="store_true",
+        help="with --storage: take the place of another plan of this name there; its finished fits stay",
+    )
+    run.add_argument(
         "--launcher",
         choices=LAUNCHERS,
         default="local",

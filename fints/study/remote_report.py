@@ -32,6 +32,7 @@ def fetch_tables(storage: str, name: str, folder: StudyFolder) -> list[str]:
         cells = []
         with folder.held():
             write_json(folder.path / "study.json", spec)
+            write_json(folder.baselines, told["baselines"])
             folder.set_aside_damaged()
             for key, cell in standing.finished.items():
                 try:

@@ -92,7 +92,7 @@ def run(
         )
         # Hashes the sources of baselines, once, while no other thread imports: CPython's parser of
         # syntax trees is not safe against that.
-        plan.baseline_cells()
+        write_json(folder.baselines, [cell.to_dict() for cell in plan.baseline_cells()])
         # A server may restart; a file that fails will fail again.
         served = (tracking_uri or "").startswith("http")
         recorder = Recorder(tracker, folder.fits, report.say, patience=TRACKING_PATIENCE_S if served else 0.0)

@@ -77,6 +77,11 @@ def enqueue_study(
         Whether final fits keep their forecasters.
     interval : float
         Seconds between the signs of life of its workers.
+
+    Raises
+    ------
+    ValueError
+        If another plan has its name there.
     """
     name = f"{plan.name}/{plan.label}"
     baselines = plan.baseline_cells()
@@ -116,11 +121,13 @@ def run_shared(
     interval: float = HEARTBEAT_S,
     launcher: Launcher | None = None,
     committed: Committed = NOTHING,
+    replace: bool = False,
 ) -> Outcome:
     """Enqueue a study, work on it with `workers` processes, wait for all others, write its tables.
 
     The processes are here, or where `launcher` starts them. With none it returns when all is enqueued: its
-    outcome counts what was finished before.
+    outcome counts what was finished before. Another plan of the same name is refused, or withdrawn if
+    `replace`.
 
     Raises
     ------
@@ -135,9 +142,12 @@ def run_shared(
         with folder.held(), caught_signals() as caught, ExitStack() as launched:
             told = {"commit": commit, "command": command}
             write_json(folder.path / "study.json", spec := {**plan.spec(), **told})
+            write_json(folder.baselines, [cell.to_dict() for cell in plan.baseline_cells()])
             for line in folder.set_aside_damaged():
                 report.say(line)
             Kept(plan, folder, committed).restore_all(report.say)
+            if replace:
+                store.withdraw_study(f"{plan.name}/{plan.label}")
             name = enqueue_study(store, plan, folder, told=told, keep_weights=keep_weights, interval=interval)
             queue = SharedQueue(store, name, me := new_worker(name))
             standing = queue.settle(report.say, again=True)

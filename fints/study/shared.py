@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +29,8 @@ __all__ = ["IDLE_TRANSACTION_S", "KEPT", "SharedStore", "Worker"]
 
 # A worker that is stopped in the middle of a transaction must not hold its locks for ever.
 IDLE_TRANSACTION_S = 60
+# A lock in a file is waited for that many times longer than a server would leave it to who holds it.
+HELD_TIMES = 5
 # How the attempt of a fit begins that was made before the study was shared.
 KEPT = "kept in "
 P = ParamSpec("P")
@@ -53,6 +57,13 @@ def _patient(method: Callable[P, T]) -> Callable[P, T]:
         return store.patiently(lambda: method(*given, **named))
 
     return wrapped
+
+
+def other_plan(stored: Mapping[str, Any], spec: Mapping[str, Any]) -> list[str]:
+    """Return in what two plans differ; words may change without making another plan."""
+    return sorted(
+        name for name in {*stored, *spec} - {"title", "docstring"} if stored.get(name) != spec.get(name)
+    )
 
 
 class SharedStore:
@@ -117,7 +128,14 @@ class SharedStore:
     def exclusive(self, name: str, *, seconds: int = IDLE_TRANSACTION_S) -> Iterator[None]:
         """Hold the lock `name` of this database, which dies with its holder or after `seconds`.
 
-        A server that restarts drops it too: what is done under it must be right when done twice.
+        A server that restarts drops it too: what is done under it must be right when done twice. A file
+        cannot take a lock from a process that is stopped: there whoever waits gives up, after five times as
+        long.
+
+        Raises
+        ------
+        RuntimeError
+            If one process holds the lock of a file for so long.
         """
         import sqlalchemy
 
@@ -131,17 +149,21 @@ class SharedStore:
                 )
                 yield
             return
-        from filelock import FileLock
-
         path = Path(str(self._engine.url.database))
-        with FileLock(path.with_name(f"{path.name}.{checksum(name.encode())[:12]}.lock")):
+        with _file_lock(path.with_name(f"{path.name}.{checksum(name.encode())[:12]}.lock"), seconds):
             yield
 
     @_patient
     def put_study(
         self, name: str, *, spec: Mapping[str, Any], baselines: Sequence[Mapping[str, Any]], facts: Any
     ) -> None:
-        """Write what any worker must know of a study; another plan under the same name replaces it."""
+        """Write what any worker must know of a study.
+
+        Raises
+        ------
+        ValueError
+            If another plan has that name: its workers would leave it unfinished without a word.
+        """
         table = self._tables["fints_studies"]
         row = {
             "spec": json.dumps(dict(spec)),
@@ -150,7 +172,24 @@ class SharedStore:
         }
         with self._engine.begin() as connection:
             connection.execute(self._insert(table).values(name=name, **row).on_conflict_do_nothing())
-            connection.execute(table.update().where(table.c.name == name).values(**row))
+            mine = table.c.name == name
+            stored = json.loads(
+                connection.execute(table.select().with_only_columns(table.c.spec).where(mine)).scalar_one()
+            )
+            if differing := other_plan(stored, json.loads(row["spec"])):
+                raise ValueError(
+                    f"{self.shown} must hold no other plan under the name {name!r}, and holds one that "
+                    f"differs in {', '.join(differing)}: rename the study's file, use another database, or "
+                    "let `run` put this plan in its place (--replace); finished fits stay."
+                )
+            connection.execute(table.update().where(mine).values(**row))
+
+    @_patient
+    def withdraw_study(self, name: str) -> None:
+        """Forget the plan of a study, so that another one can have its name; its finished fits stay."""
+        table = self._tables["fints_studies"]
+        with self._engine.begin() as connection:
+            connection.execute(table.delete().where(table.c.name == name))
 
     @_patient
     def study(self, name: str) -> dict[str, Any]:
@@ -307,3 +346,37 @@ class SharedStore:
         from sqlalchemy.dialects import postgresql, sqlite
 
         return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+@contextmanager
+def _file_lock(path: Path, seconds: float) -> Iterator[None]:
+    from filelock import FileLock, Timeout
+
+    holder = path.with_suffix(".json")
+    lock, since, seen = FileLock(path), time.monotonic(), _read(holder)
+    while True:
+        try:
+            lock.acquire(timeout=1.0)
+            break
+        except Timeout:
+            if (now := _read(holder)) != seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > HELD_TIMES * seconds:
+                raise RuntimeError(
+                    f"the lock {path} must not be held for long, and {seen or 'a process'} holds it: end "
+                    "that process (it may be stopped), then start again; what was finished is kept."
+                ) from None
+    try:
+        holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        yield
+    finally:
+        # Between two holders there is none to be named.
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -80,6 +80,8 @@ class StudyFolder:
         self.logs = self.path / "logs"
         self.locks = self.path / "locks"
         self.checkpoints = self.path / "checkpoints"
+        # What `study.json` does not say, for whoever hands the study on.
+        self.baselines = self.path / "baselines.json"
         # Tables and report of a run that has not ended.
         self.so_far = self.path / "so_far"
 

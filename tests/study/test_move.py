@@ -39,8 +39,19 @@ def test_a_moved_study_is_done_there_and_its_tables_are_the_same_bytes(
     assert lines[1].startswith("8 of 8 fits are finished there")
     assert tables(folder) == before
 
+    # A study that was run on a shared database has no queue of its own.
+    for path in folder.glob("optuna.db*"):
+        path.unlink()
+    here = sorted(folder.iterdir())
+    elsewhere = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    assert move_study(folder, elsewhere)[0] == lines[0].replace("shared.db", "elsewhere.db")
+    assert sorted(folder.iterdir()) == here
+    other = open_shared(elsewhere)
+
     store = open_shared(url)
     name = find_study(store, "tiny")
+    assert other.study(name)["baselines"] == store.study(name)["baselines"] != []
+    other.close()
     assert name == f"tiny/{folder.name}"
     queue = SharedQueue(store, name, new_worker(name))
     standing = queue.settle()

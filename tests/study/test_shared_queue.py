@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 import sqlalchemy
 
 from fints.data import simulate
+from fints.study import shared
 from fints.study.fits import Cell
 from fints.study.liveness import MISSED, Liveness
 from fints.study.plan import Plan, make_plan
@@ -211,6 +213,39 @@ def test_a_cell_that_fails_is_tried_again_three_times_and_one_that_is_interrupte
     assert tries == {fails.cell.key: MOST_REQUEUES + 1, breaks.cell.key: 2 * MOST_REQUEUES}
     assert standing.given_up == {fails.cell.key: (fails.cell, "OSError: disk full")}
     assert fails.cell.key in queue.settle(again=True).waiting
+
+
+def test_another_plan_takes_a_name_only_after_the_first_was_withdrawn(world: World) -> None:
+    stored = world.store.study(world.name)
+    same = {"baselines": stored["baselines"], "facts": stored["facts"]}
+    # Words are no plan.
+    world.store.put_study(world.name, spec={**stored["spec"], "title": "In other words"}, **same)
+    other = {**stored["spec"], "sources": "another", "checksum": "another"}
+    with pytest.raises(ValueError, match="holds one that differs in checksum, sources: rename") as caught:
+        world.store.put_study(world.name, spec=other, **same)
+    assert "\n" not in str(caught.value)
+    assert world.store.study(world.name)["spec"]["sources"] == stored["spec"]["sources"]
+    world.store.withdraw_study(world.name)
+    world.store.put_study(world.name, spec=other, **same)
+    assert world.store.study(world.name)["spec"]["sources"] == "another"
+
+
+def test_a_process_that_keeps_the_lock_of_a_file_is_named_and_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "HELD_TIMES", 0.5)
+    address = f"sqlite:///{tmp_path / 'shared.db'}"
+    holder, waiting = open_shared(address), open_shared(address)
+    with (
+        holder.exclusive("settle", seconds=1),
+        pytest.raises(RuntimeError, match=rf"process {os.getpid()} on .* holds it: end that process"),
+        waiting.exclusive("settle", seconds=1),
+    ):
+        pass
+    with waiting.exclusive("settle", seconds=1):
+        pass
+    holder.close()
+    waiting.close()
 
 
 def test_a_fit_that_was_forgotten_is_made_again(world: World) -> None:
