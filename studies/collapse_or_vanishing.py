@@ -64,9 +64,12 @@ homoskedastic Gaussian noise with a common factor: 1,200 days to learn from, 100
 judged on. Each panel is drawn anew, so panels are independent. Panels 0 to 99 were used when signal, doses
 and budget were designed; none of them is judged.
 
-Further sizes are secondary and exploratory: `controls` (the simple signal, which both schemes should find
-to 90 % at 4 blocks, and no signal at all), `sgd` (the gradient relief where the size of a gradient sets the
-step) and `depths` (2 to 32 blocks, with a tier of R2 2 %).
+Further sizes are secondary and exploratory, on panels of their own: `shared_rate` (every network at one rate,
+at which 16 blocks of Post-Norm were seen to die on design panels: what kills them is then a question of its
+own, also where tuning finds a way around it), `two_by_two` (both reliefs of gradients and representations at
+once), `controls` (the simple signal, which both schemes should find to 90 % at 4 blocks, and no signal at
+all), `sgd` (the gradient relief where the size of a gradient sets the step) and `depths` (2 to 32 blocks,
+with a tier of R2 2 %).
 """
 
 from __future__ import annotations
@@ -75,10 +78,11 @@ from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig
 from fints.interventions import DOSES, changes
 from fints.study import Days, PanelPreset, PanelStudy, PanelTuning, panel_main
 
-RATES = (2.5e-4, 7e-4, 2e-3)
+RATES = (7e-4, 2e-3, 5.6e-3)
 SGD_RATES = (3e-3, 1e-2, 3e-2)
 CHAIN = "memory_chain"
-PRIMARY = {"tier": ("r2_20", "r2_0.5"), "depth": ("4", "16")}
+DEPTHS = ("4", "16")
+PRIMARY = {"tier": ("r2_20", "r2_0.5"), "depth": DEPTHS, "relief": ("none", *DOSES)}
 GRADIENTS = ("none", "gradient_equaliser", "gradient_equaliser_placebo")
 
 STUDY = PanelStudy(
@@ -97,6 +101,8 @@ STUDY = PanelStudy(
             # The last update is measured, and says nothing at a rate of 0.
             final_learning_rate_share=0.1,
             device="cpu",
+            # Fits of an arm without an intervention, as one network with stacked parameters.
+            vectorise=8,
         ),
     ),
     simulation={"num_assets": 64, "depth_demand": 2},
@@ -157,7 +163,7 @@ STUDY = PanelStudy(
             levels={
                 "residual": ("post_norm",),
                 "tier": ("r2_20",),
-                "depth": ("4", "16"),
+                "depth": DEPTHS,
                 "relief": ("none", "gradient_equaliser"),
             },
             panels=(100, 101),
@@ -170,17 +176,32 @@ STUDY = PanelStudy(
             levels={
                 "residual": ("post_norm",),
                 "tier": ("r2_20",),
-                "depth": ("4", "16"),
+                "depth": DEPTHS,
                 "relief": ("none", "output_change_step"),
             },
             panels=(108, 109, 110),
             tuning=PanelTuning(space={"training.learning_rate": (7e-4,)}, panels=(91,)),
         ),
         "standard": PanelPreset(levels=PRIMARY, claim="answer"),
-        # Secondary, each on panels of its own: what any network should find, and what none can; gradients
-        # where their size sets the step; other depths.
+        # Secondary, each on panels of its own: all at one rate; two reliefs at once; what any network should
+        # find, and what none can; gradients where their size sets the step; other depths.
+        "shared_rate": PanelPreset(
+            changes={"training.learning_rate": 2e-3},
+            levels={**PRIMARY, "tier": ("r2_20",)},
+            panels=tuple(range(190, 198)),
+            tuning=PanelTuning(space={}, panels=()),
+        ),
+        "two_by_two": PanelPreset(
+            levels={
+                "residual": ("post_norm",),
+                "tier": ("r2_20",),
+                "depth": DEPTHS,
+                "relief": ("none", "gradient_equaliser", "decorrelation", "both"),
+            },
+            panels=tuple(range(200, 208)),
+        ),
         "controls": PanelPreset(
-            levels={"tier": ("simple_20", "r2_0"), "depth": ("4", "16"), "relief": ("none",)},
+            levels={"tier": ("simple_20", "r2_0"), "depth": DEPTHS, "relief": ("none",)},
             panels=tuple(range(160, 168)),
         ),
         "sgd": PanelPreset(
