@@ -20,6 +20,7 @@ from fints.study.cells import (
     final_fits,
     judged_rows,
     optional_table,
+    overlapping,
     read_table,
     seed_average,
     with_references,
@@ -136,6 +137,7 @@ def analyse(spec: Mapping[str, Any], folder: Path) -> Analysis:
     )
     final = final_fits(spec, fits)
     rows, dropped = judged_rows(forecasts, final)
+    baselines = overlapping(baselines, rows)
     rows = with_references(rows, baselines)
     frames = cell_frames(forecasts, final, rows)
     cells = cell_metrics(final, frames, horizon)

@@ -25,6 +25,7 @@ __all__ = [
     "fit_scores",
     "judged_rows",
     "optional_table",
+    "overlapping",
     "plain_mean",
     "read_table",
     "seed_average",
@@ -118,6 +119,15 @@ def judged_rows(forecasts: pl.DataFrame, final: pl.DataFrame) -> tuple[pl.DataFr
             "no test row was forecast by every finished fit; were the fits run on different panels?"
         )
     return rows, counted.height - rows.height
+
+
+def overlapping(baselines: pl.DataFrame | None, rows: pl.DataFrame) -> pl.DataFrame | None:
+    """Return the baselines that forecast any of the judged rows: of a run that goes on some may not yet."""
+    if baselines is None:
+        return None
+    names = baselines.join(rows.select(KEYS), on=KEYS, how="semi")["baseline"].unique().to_list()
+    found = baselines.filter(pl.col("baseline").is_in(names))
+    return found if found.height else None
 
 
 def with_references(rows: pl.DataFrame, baselines: pl.DataFrame | None) -> pl.DataFrame:

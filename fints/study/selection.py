@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -218,7 +219,9 @@ def _losses(frames: Mapping[str, pl.DataFrame | None], baselines: pl.DataFrame |
             if name != "oracle":
                 own = part.select(*KEYS, "forecast")
                 known[f"baseline {name}"] = rows.join(own, on=KEYS, how="inner", maintain_order="left")
-    table = loss_table(known) if len(known) > 1 else None
+    keys = [frame.select(KEYS) for frame in known.values()]
+    shared = reduce(lambda one, other: one.join(other, on=KEYS, how="semi"), keys)
+    table = loss_table(known) if len(known) > 1 and shared.height else None
     return None if table is None or table.height < LEAST_DATES else table
 
 
