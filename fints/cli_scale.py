@@ -19,7 +19,8 @@ WORKER_EXAMPLES = examples(
 )
 SERVER_EXAMPLES = examples(
     "fints server --port 5000",
-    "fints server --store postgresql+psycopg://fints@db/mlflow --host 0.0.0.0",
+    "fints server --store postgresql+psycopg://fints@db/mlflow \\",
+    "    --host 0.0.0.0 --allowed-host tracking",
 )
 
 Storage = Annotated[
@@ -232,6 +233,14 @@ def server(
     ] = None,
     host: Annotated[str, typer.Option(help="Who may ask: this machine only, unless told.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name under which workers call it; this machine's own need no naming. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Serve MLflow to the workers of a study, with the settings that make it quick.
 
@@ -242,7 +251,7 @@ def server(
     from fints.study.server import serve
 
     with refusing():
-        code = serve(folder or home() / "server", store=store, host=host, port=port)
+        code = serve(folder or home() / "server", store=store, host=host, port=port, named=allowed_host or ())
     if code not in (0, 130, 143):
         raise Refusal(f"MLflow ended with code {code}; what it said is above.")
     raise typer.Exit(code)

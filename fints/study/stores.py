@@ -6,6 +6,7 @@ import logging
 import os
 import textwrap
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fints.study.addresses import one_line, without_secrets
 from fints.study.embedded import check_database
@@ -14,6 +15,8 @@ __all__ = ["NO_PATIENCE", "TrackerAway", "check_address", "check_tracker", "quie
 
 SERVERS = ("http", "https")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+# MLflow's words for HTTP's 403, by which its server refuses a name in a Host header too.
+FORBIDDEN = "error code 403"
 NO_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
 
@@ -36,7 +39,7 @@ def check_tracker(root: Path, uri: str | None) -> None:
     TrackerAway
         If it does not answer.
     ValueError
-        If it cannot be used.
+        If it cannot be used, as a server that does not know the name under which it is called.
     """
     path = root / "mlflow.db"
     if not uri:
@@ -60,6 +63,12 @@ def check_tracker(root: Path, uri: str | None) -> None:
             _connect(uri)
         MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
     except Exception as error:  # of MLflow, its drivers and the network, which share no base
+        if scheme in SERVERS and FORBIDDEN in str(error):
+            raise ValueError(
+                f"--tracking-uri {without_secrets(uri)} must be a server that lets this machine in, and it "
+                f"answers 403 ({_cause(error, uri)}): start it with --allowed-host {urlsplit(uri).hostname}, "
+                "if it is `fints server`."
+            ) from error
         raise TrackerAway(
             f"--tracking-uri {without_secrets(uri)} must be an MLflow server or store that answers, and does "
             f"not ({_cause(error, uri)}): start it, or leave the option out to track under the root."
