@@ -1,6 +1,6 @@
 """Whether this machine is ready: interpreter, versions, devices, compiler, disk, stores, leftovers.
 
-A check never raises: what it finds wrong becomes a row with a remedy.
+A check ends no command: what it finds wrong, or what it raises, becomes a row with a remedy.
 """
 
 from __future__ import annotations
@@ -52,18 +52,32 @@ class Check:
 def examine(home: Path) -> list[Check]:
     """Return every check of this machine, with stores and datasets looked for under `home`."""
     home = home.resolve()
-    return [
-        *_interpreter(),
-        *_versions(),
-        *_torch(),
-        *_machine(),
-        *_compiler(),
-        *_drawing(),
-        *_home(home),
-        *_stores(home),
-        *_leftovers(home),
-        *_servers(),
-    ]
+    checks = {
+        "python": _interpreter(),
+        "versions": _versions(),
+        "torch": _torch(),
+        "machine": _machine(),
+        "programs": _programs(),
+        "figures": _drawing(),
+        "results folder": _home(home),
+        "stores": _stores(home),
+        "leftovers": _leftovers(home),
+        "servers": _servers(),
+    }
+    return [row for name, rows in checks.items() for row in _ended(name, rows)]
+
+
+def _ended(name: str, rows: Iterator[Check]) -> Iterator[Check]:
+    """Yield what a check finds, and what it raises as one more row."""
+    try:
+        yield from rows
+    except Exception as error:  # whatever this machine has that no check thought of
+        yield Check(
+            name=name,
+            found=f"cannot be checked: {type(error).__name__}: {_line(error)}",
+            state="wrong",
+            remedy="mend what the words name; if they name nothing that is yours to mend, report them",
+        )
 
 
 def _interpreter() -> Iterator[Check]:
@@ -145,16 +159,20 @@ def _machine() -> Iterator[Check]:
 
 
 def _home(home: Path) -> Iterator[Check]:
-    place = home
-    while not place.exists():
-        place = place.parent
+    remedy = "set FINTS_HOME to a folder that you can write"
+    try:
+        place = _nearest(home)
+    except OSError as error:
+        found = f"{home} cannot be written ({error.strerror})"
+        yield Check(name="results folder", found=found, state="wrong", remedy=remedy)
+        return
     writable = _can_write(place)
     state = "exists" if place == home else "is made on first use"
     yield Check(
         name="results folder",
         found=f"{home} ({state})" if writable else f"{home} cannot be written",
         state="ok" if writable else "wrong",
-        remedy="" if writable else "set FINTS_HOME to a folder that you can write",
+        remedy="" if writable else remedy,
     )
     free = shutil.disk_usage(place).free
     enough = free >= ENOUGH_DISK
@@ -164,6 +182,27 @@ def _home(home: Path) -> Iterator[Check]:
         state="ok" if enough else "wrong",
         remedy="" if enough else f"free {ENOUGH_DISK / GIB:.0f} GiB, or set FINTS_HOME to a larger disk",
     )
+
+
+def _nearest(home: Path) -> Path:
+    """Return `home`, or the folder above it that is there; what may not be looked at is an OSError."""
+    place = home
+    while True:
+        try:
+            place.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            place = place.parent
+        else:
+            return place
+
+
+def _can_look(home: Path) -> bool:
+    """Tell whether it can be seen what is in `home`; if not, its own check has said so."""
+    try:
+        _nearest(home / "mlflow.db")
+    except OSError:
+        return False
+    return True
 
 
 def _can_write(place: Path) -> bool:
@@ -206,7 +245,15 @@ def _quota() -> float | None:
         return None
 
 
-def _compiler() -> Iterator[Check]:
+def _programs() -> Iterator[Check]:
+    """Look for the programs that fints calls."""
+    git = shutil.which("git")
+    yield Check(
+        name="git",
+        found=git or "none: results name no commit, and what they claim cannot be traced to code",
+        state="ok" if git else "note",
+        remedy="" if git else "install git (Debian: apt-get install git)",
+    )
     named = os.environ.get("CXX")
     found = next((path for name in ([named] if named else COMPILERS) if (path := shutil.which(name))), None)
     without = "training.compile = true is refused on the CPU; plain training works and gives the same"
@@ -237,6 +284,8 @@ def _drawing() -> Iterator[Check]:
 
 def _leftovers(home: Path) -> Iterator[Check]:
     """Find what processes that were killed have left, and what takes room for nothing."""
+    if not _can_look(home):
+        return
     places = [
         home,
         home / "datasets",
@@ -326,6 +375,8 @@ def _line(error: BaseException) -> str:
 
 
 def _stores(home: Path) -> Iterator[Check]:
+    if not _can_look(home):
+        return
     stores = [home / "mlflow.db", *sorted(home.glob("*/*/optuna.db"))]
     for store in stores:
         name = f"store {store.relative_to(home)}"

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -191,6 +191,49 @@ def test_doctor_refuses_a_home_that_is_a_file(tmp_path: Path) -> None:
     (check,) = [check for check in examine(tmp_path / "home") if check.name == "results folder"]
     assert check.state == "wrong"
     assert "FINTS_HOME" in check.remedy
+
+
+def test_doctor_calls_a_home_that_may_not_be_looked_at_one_that_cannot_be_written(
+    run: Run, home_of_its_own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever runs this may be root, whom no mode keeps out.
+    def stat(path: Path, **options: bool) -> os.stat_result:
+        if home_of_its_own in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return os.stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setenv("FINTS_HOME", str(home_of_its_own / "theirs"))
+    code, out, _ = run("doctor", "--json")
+    assert code == 1
+    (wrong,) = [check for check in json.loads(out)["checks"] if check["state"] == "wrong"]
+    assert wrong["name"] == "results folder"
+    assert "theirs cannot be written (Permission denied)" in wrong["found"]
+    assert "FINTS_HOME" in wrong["remedy"]
+
+
+def test_whatever_a_check_of_doctor_raises_is_a_row_and_the_others_are_made(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Iterator[Check]:
+        yield Check(name="cores", found="2")
+        raise ZeroDivisionError("no cores to share among\nmore words")
+
+    monkeypatch.setattr("fints.doctor._machine", broken)
+    code, out, _ = run("doctor", "--json")
+    checks = json.loads(out)["checks"]
+    assert code == 1
+    (wrong,) = [check for check in checks if check["state"] == "wrong"]
+    assert wrong["name"] == "machine"
+    assert wrong["found"] == "cannot be checked: ZeroDivisionError: no cores to share among"
+    assert {"cores", "git", "disk"} <= {check["name"] for check in checks}
+
+
+def test_doctor_notes_that_git_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert found_by(monkeypatch, tmp_path)["git"].state == "ok"
+    found = found_by(monkeypatch, tmp_path, PATH=str(tmp_path))["git"]
+    assert found.state == "note"
+    assert "install git" in found.remedy
 
 
 def found_by(monkeypatch: pytest.MonkeyPatch, home: Path, **environment: str) -> dict[str, Check]:
