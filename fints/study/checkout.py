@@ -16,13 +16,23 @@ if TYPE_CHECKING:
 __all__ = ["commit_of", "declared_in", "refuse_uncommitted"]
 
 
+# Seconds for one answer of git.
+PATIENCE_S = 30
+
+
 def commit_of(path: Path) -> str | None:
     """Return the commit of the clone that holds a file, None where there is no clone."""
     return _git(path, "rev-parse", "--short=12", "HEAD")
 
 
 def refuse_uncommitted(study: Study | PanelStudy, path: Path) -> None:
-    """Refuse to make claims from a study, or with code that affects its numbers, that no commit holds."""
+    """Refuse to make claims from a study, or with code that affects its numbers, that no commit holds.
+
+    Raises
+    ------
+    ValueError
+        If something is not committed, or git cannot say whether it is.
+    """
     from fints.study.baselines import SOURCES
     from fints.study.fingerprint import AFFECTS_BASELINES, AFFECTS_NUMBERS, PACKAGE
     from fints.study.panel_cells import PANEL_SOURCES
@@ -33,27 +43,57 @@ def refuse_uncommitted(study: Study | PanelStudy, path: Path) -> None:
         entries.update(SOURCES.get(name, ()))
     if isinstance(study, PanelStudy):
         entries = set(PANEL_SOURCES)
-    changed = shown(path) if _uncommitted(path, path.name) else ""
-    # An installed package is under no version control, or ignored by it: git then names nothing.
-    if not changed and (lines := _uncommitted(PACKAGE / "config.py", *sorted(entries))):
-        changed = lines[0].split(maxsplit=1)[-1] + (f" (and {len(lines) - 1} more)" if lines[1:] else "")
+    trial = [name for name, size in study.presets.items() if size.claim == "none"]
+    other = f", or use --preset {trial[0]}" if trial else ""
+    asked = shown(path)
+    try:
+        changed = asked if _uncommitted(path, path.name) else ""
+        # An installed package is under no version control, or ignored by it: git then names nothing.
+        if not changed and _in_clone(PACKAGE):
+            asked = "the code of fints"
+            if lines := _uncommitted(PACKAGE / "config.py", *sorted(entries)):
+                changed = lines[0].split(maxsplit=1)[-1]
+                changed += f" (and {len(lines) - 1} more)" if lines[1:] else ""
+    except _NoAnswer as error:
+        raise ValueError(
+            f"git cannot say whether {asked} is committed: {error}. Mend what `git status` says there{other}."
+        ) from error
     if changed:
-        trial = [name for name, size in study.presets.items() if size.claim == "none"]
-        other = f", or use --preset {trial[0]}" if trial else ""
         raise ValueError(f"{changed} has changes that are not committed; commit them{other}.")
 
 
+class _NoAnswer(Exception):
+    """Git did not do what it was asked, and why."""
+
+
+def _in_clone(folder: Path) -> bool:
+    """Tell whether a folder lies in a clone, without git, which fails alike in none and in a broken one."""
+    return any((place / ".git").exists() for place in (folder, *folder.parents))
+
+
 def _uncommitted(path: Path, *names: str) -> list[str]:
-    return (_git(path, "status", "--porcelain", "--", *names) or "").splitlines()
+    return _ask(path, "status", "--porcelain", "--", *names).splitlines()
 
 
 def _git(path: Path, *words: str) -> str | None:
     try:
-        told = subprocess.run(
-            ["git", *words], cwd=path.parent, capture_output=True, text=True, check=True, timeout=30
-        )
-    except (OSError, subprocess.SubprocessError):
+        return _ask(path, *words)
+    except _NoAnswer:
         return None
+
+
+def _ask(path: Path, *words: str) -> str:
+    try:
+        told = subprocess.run(
+            ["git", *words], cwd=path.parent, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _NoAnswer(f"git {words[0]} took over {PATIENCE_S} s") from error
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
+        raise _NoAnswer(last.rstrip(".")) from error
+    except OSError as error:
+        raise _NoAnswer(str(error)) from error
     return told.stdout.strip()
 
 

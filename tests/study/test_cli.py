@@ -193,6 +193,39 @@ def test_code_that_affects_numbers_must_be_committed_too(
         checkout.refuse_uncommitted(STUDY, clone / "tiny.py")
 
 
+def test_what_git_cannot_say_is_committed_is_refused_as_if_it_were_not(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprint, "PACKAGE", clone.parent / "site-packages" / "fints")
+    study, index = clone / "tiny.py", clone / ".git" / "index"
+    checkout.refuse_uncommitted(STUDY, study)
+    whole = index.read_bytes()
+    index.write_bytes(b"junk\n")
+    # The commit is still named, so the results would claim to be of it.
+    assert checkout.commit_of(study)
+    message = r"git cannot say whether .*tiny.py is committed: .+\. Mend .*, or use --preset smoke\."
+    with pytest.raises(ValueError, match=message) as caught:
+        checkout.refuse_uncommitted(STUDY, study)
+    assert "\n" not in str(caught.value)
+    index.write_bytes(whole)
+    # As long as git takes on a large tree on a slow disk.
+    monkeypatch.setattr(checkout, "PATIENCE_S", 0)
+    with pytest.raises(ValueError, match="is committed: git status took over 0 s"):
+        checkout.refuse_uncommitted(STUDY, study)
+
+
+def test_code_in_a_clone_that_git_cannot_read_is_refused_and_code_in_none_is_not(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "other" / "fints"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(fingerprint, "PACKAGE", package)
+    checkout.refuse_uncommitted(STUDY, clone / "tiny.py")
+    (package.parent / ".git").mkdir()
+    with pytest.raises(ValueError, match="git cannot say whether the code of fints is committed"):
+        checkout.refuse_uncommitted(STUDY, clone / "tiny.py")
+
+
 @pytest.mark.parametrize(("device", "workers"), [("cuda", 1), ("cpu", 7)])
 def test_an_accelerator_gets_one_worker_unless_more_are_asked_for(
     prices: Path, monkeypatch: pytest.MonkeyPatch, device: str, workers: int
