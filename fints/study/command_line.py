@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +24,7 @@ __all__ = [
     "check_folder",
     "docstring_of",
     "fail",
+    "file_of",
     "make_console",
     "text_of",
     "usable_cores",
@@ -111,6 +112,23 @@ def text_of(text: str) -> str:
 def docstring_of(path: Path) -> str:
     """Return the docstring of a study's file, as it stands there."""
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
+
+
+def file_of(caller: Mapping[str, Any], file: str | Path | None) -> Path:
+    """Return the file that a study stands in: `file`, or that of the module with these globals.
+
+    Raises
+    ------
+    ValueError
+        If there is none, as of what is piped into the interpreter.
+    """
+    found = file or caller.get("__file__")
+    if found is None:
+        raise ValueError(
+            "a study must stand in a file, which names and documents it, and this one came from a pipe or a "
+            "prompt: save it as NAME.py and run `python NAME.py plan`, or give main(STUDY, file=...)."
+        )
+    return Path(found).resolve()
 
 
 def workers_of(text: str) -> int:

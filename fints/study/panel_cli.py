@@ -21,6 +21,7 @@ from fints.study.command_line import (
     changes_of,
     check_folder,
     docstring_of,
+    file_of,
     make_console,
     usable_cores,
 )
@@ -57,7 +58,7 @@ def main(study: PanelStudy, argv: Sequence[str] | None = None, *, file: str | Pa
     caller = sys._getframe(1).f_globals
 
     def verb() -> int:
-        path = Path(file or caller["__file__"]).resolve()
+        path = file_of(caller, file)
         docstring = docstring_of(path)
         arguments = panel_parser(path, study).parse_args(argv)
         return _VERBS[arguments.verb](study, path, docstring, arguments)

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
 from fints.data import simulate
-from fints.study import checkout, cli, fingerprint
+from fints.study import checkout, cli, fingerprint, panel_cli
 from fints.study.plan import make_plan
 
 TINY = Path(__file__).parent / "tiny.py"
@@ -224,6 +225,17 @@ def test_code_in_a_clone_that_git_cannot_read_is_refused_and_code_in_none_is_not
     (package.parent / ".git").mkdir()
     with pytest.raises(ValueError, match="git cannot say whether the code of fints is committed"):
         checkout.refuse_uncommitted(STUDY, clone / "tiny.py")
+
+
+@pytest.mark.parametrize("module", [cli, panel_cli])
+def test_a_study_that_stands_in_no_file_is_one_line(
+    module: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As `python - plan < tiny.py` runs it: what is piped into the interpreter has no __file__.
+    with pytest.raises(SystemExit) as ended:
+        exec("main(STUDY, ['plan'])", {"main": module.main, "STUDY": STUDY, "__name__": "__main__"})
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: a study must stand in a file")
 
 
 @pytest.mark.parametrize(("device", "workers"), [("cuda", 1), ("cpu", 7)])
