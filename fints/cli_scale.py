@@ -52,17 +52,6 @@ study = typer.Typer(
 )
 
 
-def _there(storage: str) -> str:
-    """Return the address of a storage, which must be there if it is a file: looking makes none."""
-    file = Path(storage.removeprefix("sqlite:///").partition("?")[0])
-    if storage.startswith("sqlite:///") and not file.is_file():
-        raise Refusal(
-            f"--storage {storage} must be a database that a study was enqueued in, and there is no such "
-            "file: python studies/NAME.py run --storage makes it."
-        )
-    return storage
-
-
 def worker(
     storage: Storage,
     name: Name = None,
@@ -89,14 +78,14 @@ def worker(
     from fints.study.progress import Report
     from fints.study.remote_report import find_study
     from fints.study.scale import work
-    from fints.study.shared_open import RESTART_S, open_shared
+    from fints.study.shared_open import RESTART_S, open_existing
     from fints.study.stores import check_tracker
 
     with refusing(), failing():
         # A server may be away for the moment; what is no server is refused at once.
         if tracking_uri and not tracking_uri.startswith(("http://", "https://")):
             check_tracker(Path(), tracking_uri)
-        store = open_shared(_there(storage), wait=RESTART_S)
+        store = open_existing(storage, wait=RESTART_S)
         place = scratch or Path(tempfile.mkdtemp(prefix="fints-worker-"))
         try:
             found = find_study(store, name)
@@ -142,11 +131,11 @@ def worker(
 def status(storage: Storage, name: Name = None, as_json: AsJson = False) -> None:
     """Show how far studies are that machines share: fits, failures, rate, time left, workers."""
     from fints.study.remote_report import find_study
-    from fints.study.shared_open import open_shared
+    from fints.study.shared_open import open_existing
     from fints.study.status import study_status
 
     with refusing(), failing():
-        store = open_shared(_there(storage))
+        store = open_existing(storage)
         try:
             names = [find_study(store, name)] if name else store.studies()
             found = [study_status(store, each) for each in names]
@@ -182,10 +171,10 @@ def report(
     """Write the report of a study from its storage alone, without its file or folder."""
     from fints.data import home
     from fints.study.remote_report import find_study, report_stored
-    from fints.study.shared_open import open_shared
+    from fints.study.shared_open import open_existing
 
     with refusing(), failing():
-        store = open_shared(_there(storage))
+        store = open_existing(storage)
         try:
             found = find_study(store, name)
         finally:

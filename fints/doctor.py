@@ -323,14 +323,18 @@ def _servers() -> Iterator[Check]:
     from fints.study.addresses import one_line, without_secrets
 
     if storage := os.environ.get("FINTS_STORAGE"):
-        from fints.study.shared_open import open_shared
+        from fints.study.shared_open import NothingEnqueued, open_existing
 
         shown = without_secrets(storage)
         try:
-            store = open_shared(storage, patience=0.0)
+            store = open_existing(storage, patience=0.0)
             told = f"{shown} answers ({len(store.studies())} studies)"
             store.close()
             yield Check(name="FINTS_STORAGE", found=told)
+        except NothingEnqueued:
+            found = f"{shown} has no study yet, and none of our tables"
+            remedy = "python studies/NAME.py run --storage enqueues one; until then fints worker is refused"
+            yield Check(name="FINTS_STORAGE", found=found, state="note", remedy=remedy)
         except (ValueError, RuntimeError) as error:
             remedy = "start the database or mend the address: fints worker and run --storage need it"
             line = one_line(error, storage)

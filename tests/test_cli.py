@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -302,6 +304,30 @@ def test_doctor_asks_the_stores_of_the_environment_and_keeps_their_secrets(
         assert found[name].state == "wrong"
         assert found[name].remedy
     assert not any("secret" in str(check.to_dict()) for check in found.values())
+
+
+def test_doctor_makes_no_database_where_none_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    found = found_by(monkeypatch, tmp_path / "home", FINTS_STORAGE=f"sqlite:///{new}")["FINTS_STORAGE"]
+    assert found.state == "note"
+    assert "has no study yet" in found.found
+    assert "run --storage" in found.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["worker"], ["study", "status"], ["study", "report"]], ids=" ".join)
+def test_a_database_without_a_study_is_refused_and_stays_as_it_was(
+    run: Run, tmp_path: Path, words: list[str]
+) -> None:
+    theirs = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(theirs)) as connection:
+        connection.execute("create table theirs (x integer)")
+    before = theirs.read_bytes()
+    code, _, err = run(*words, "--storage", f"sqlite:///{theirs}")
+    assert code == 2
+    assert "must be a database that a study was enqueued in, and none ever was" in " ".join(err.split())
+    assert theirs.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [theirs]
 
 
 def test_doctor_names_a_version_outside_its_range(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

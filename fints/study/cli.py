@@ -213,7 +213,10 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
     left_out: list[str] = []
     if arguments.storage:
         from fints.study.remote_report import fetch_tables
+        from fints.study.shared_open import open_existing
 
+        # Who only reads makes no tables.
+        open_existing(arguments.storage).close()
         left_out = fetch_tables(arguments.storage, f"{plan.name}/{plan.label}", folder)
     carry_record(plan, path, folder.path)
     ground = ground_of(kept)

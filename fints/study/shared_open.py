@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from fints.study.addresses import one_line, without_secrets
 from fints.study.embedded import embedded
 from fints.study.shared import IDLE_TRANSACTION_S, SharedStore
-from fints.study.shared_tables import check_format, create_tables
+from fints.study.shared_tables import are_there, check_format, create_tables
 
 if TYPE_CHECKING:
     import sqlalchemy
 
-__all__ = ["RESTART_S", "open_shared"]
+__all__ = ["RESTART_S", "NothingEnqueued", "open_existing", "open_shared"]
 
 # What a server needs, as the extra `postgres` of pyproject.toml says.
 DRIVER = "psycopg[binary]>=3.2"
@@ -30,8 +30,40 @@ RESTARTS = 5
 MAKING_S = 600
 
 
+# Takes an address and the options of an engine; returns that engine and Optuna's storage.
+_Tables = Callable[[str, dict[str, Any]], tuple["sqlalchemy.Engine", Any]]
+
+
+class NothingEnqueued(ValueError):
+    """A database in which no study was ever enqueued, told of the option or variable that names it."""
+
+    def __init__(self, shown: str, why: str) -> None:
+        super().__init__(
+            f"--storage {shown} must be a database that a study was enqueued in, and {why}: "
+            "python studies/NAME.py run --storage does that."
+        )
+
+
+def open_existing(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) -> SharedStore:
+    """Open the tables of ours and of Optuna's at an address, and make none: for whoever only looks, or works.
+
+    Parameters
+    ----------
+    url, patience, wait : str, float, float
+        As `open_shared` takes them.
+
+    Raises
+    ------
+    NothingEnqueued
+        If they are not there.
+    ValueError
+        As `open_shared` raises it.
+    """
+    return _open(url, _existing_file, _tables_there, patience, wait)
+
+
 def open_shared(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) -> SharedStore:
-    """Open (or make) the tables of ours and of Optuna's at an address.
+    """Open the tables of ours and of Optuna's at an address, made if they are not there, to enqueue a study.
 
     Parameters
     ----------
@@ -49,6 +81,13 @@ def open_shared(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) ->
         In one line, without secrets, if the address cannot be used, its driver is missing, or its tables
         are of another format.
     """
+    return _open(url, lambda path: embedded(path, _create_embedded), _tables_at, patience, wait)
+
+
+def _open(
+    url: str, file: Callable[[Path], str], tables: _Tables, patience: float, wait: float
+) -> SharedStore:
+    """Open what `file` finds for the path of a SQLite database, or a server's database, with `tables`."""
     import optuna
     import sqlalchemy
     from sqlalchemy.exc import SQLAlchemyError
@@ -59,10 +98,10 @@ def open_shared(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) ->
     try:
         parsed = sqlalchemy.make_url(url)
         if parsed.drivername == "sqlite" and parsed.database and parsed.database != ":memory:":
-            url = embedded(Path(parsed.database).absolute(), _create_embedded)
-            engine, storage = _tables_at(url, {})
+            url = file(Path(parsed.database).absolute())
+            engine, storage = tables(url, {})
         elif parsed.drivername == "postgresql+psycopg":
-            engine, storage = _tables_on_server(parsed, url, wait)
+            engine, storage = _tables_on_server(parsed, url, wait, tables)
         else:
             raise ValueError(
                 "it must begin with postgresql+psycopg:// (many machines) or sqlite:/// (one machine)"
@@ -72,6 +111,8 @@ def open_shared(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) ->
             f"--storage {shown} needs psycopg, which is not installed: pip install '{DRIVER}' (or fints "
             "with its extra `postgres`)."
         ) from error
+    except NothingEnqueued:
+        raise
     # Tables of another release are a RuntimeError.
     except (
         SQLAlchemyError,
@@ -84,7 +125,9 @@ def open_shared(url: str, *, patience: float = PATIENCE_S, wait: float = 0.0) ->
     return SharedStore(url, engine, storage, patience=patience)
 
 
-def _tables_on_server(parsed: sqlalchemy.URL, url: str, wait: float) -> tuple[sqlalchemy.Engine, Any]:
+def _tables_on_server(
+    parsed: sqlalchemy.URL, url: str, wait: float, tables: _Tables
+) -> tuple[sqlalchemy.Engine, Any]:
     """Open the tables, again if the server restarts in the middle."""
     deadline, restarts = time.monotonic() + wait, 0
     while True:
@@ -92,7 +135,7 @@ def _tables_on_server(parsed: sqlalchemy.URL, url: str, wait: float) -> tuple[sq
         try:
             _ask(url)
             answered = True
-            return _tables_at(url, _server(parsed))
+            return tables(url, _server(parsed))
         except Exception as error:  # SQLAlchemy's, or Optuna's with one of those as its cause
             restarts += answered
             if answered:
@@ -117,6 +160,32 @@ def _tables_at(url: str, options: dict[str, Any]) -> tuple[sqlalchemy.Engine, An
         check_format(engine)
         opened.pop_all()
     return engine, storage
+
+
+def _tables_there(url: str, options: dict[str, Any]) -> tuple[sqlalchemy.Engine, Any]:
+    import optuna
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(url, **options)
+    with ExitStack() as opened:
+        opened.callback(engine.dispose)
+        if not are_there(engine):
+            raise NothingEnqueued(without_secrets(url), "none ever was")
+        check_format(engine)
+        storage = optuna.storages.RDBStorage(url, engine_kwargs=dict(options), skip_table_creation=True)
+        opened.pop_all()
+    return engine, storage
+
+
+def _existing_file(path: Path) -> str:
+    if not path.is_file():
+        raise NothingEnqueued(f"sqlite:///{path}", "there is no such file")
+    return embedded(path, _make_none)
+
+
+def _make_none(url: str) -> None:
+    # The file went away between two looks.
+    raise NothingEnqueued(url, "there is no such file")
 
 
 def _ask(url: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import sqlalchemy
 
-__all__ = ["FORMAT", "check_format", "create_tables", "tables"]
+__all__ = ["FORMAT", "are_there", "check_format", "create_tables", "tables"]
 
 # A store of another format is refused by name.
 FORMAT = 1
@@ -62,6 +62,17 @@ def create_tables(engine: sqlalchemy.Engine) -> None:
     with engine.begin() as connection:
         if connection.execute(table.select()).first() is None:
             connection.execute(table.insert().values(format=FORMAT))
+
+
+def are_there(engine: sqlalchemy.Engine) -> bool:
+    """Tell whether the tables are, all of them: their format is noted last."""
+    import sqlalchemy
+
+    table = tables()["fints_format"]
+    if not sqlalchemy.inspect(engine).has_table(table.name):
+        return False
+    with engine.connect() as connection:
+        return connection.execute(table.select()).first() is not None
 
 
 def check_format(engine: sqlalchemy.Engine) -> None:

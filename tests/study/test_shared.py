@@ -19,7 +19,7 @@ from fints.study import shared_open
 from fints.study.archive import checksum, pack, unpack
 from fints.study.liveness import MISSED, Liveness
 from fints.study.shared import SharedStore, Worker
-from fints.study.shared_open import open_shared
+from fints.study.shared_open import NothingEnqueued, open_existing, open_shared
 from fints.study.shared_tables import tables
 from fints.study.store import damage, finish_folder, write_json
 
@@ -207,6 +207,33 @@ def test_a_server_that_restarts_while_the_tables_are_made_is_waited_for(
     assert restarts
     assert store.studies() == []
     store.close()
+
+
+def test_whoever_looks_makes_no_tables_and_finds_those_that_were_made_whole(storage_url: str) -> None:
+    fresh = sqlalchemy.create_engine(storage_url)
+    file = Path(str(fresh.url.database)) if fresh.dialect.name == "sqlite" else None
+    with pytest.raises(NothingEnqueued, match=r"a study was enqueued in, and (none ever was|there is no)"):
+        open_existing(storage_url)
+    assert file is None or list(file.parent.iterdir()) == []
+    # What somebody else made there is no queue of ours either.
+    with fresh.begin() as connection:
+        connection.execute(sqlalchemy.text("create table theirs (x integer)"))
+    with pytest.raises(NothingEnqueued, match="none ever was"):
+        open_existing(storage_url)
+    assert sqlalchemy.inspect(fresh).get_table_names() == ["theirs"]
+    fresh.dispose()
+    if file is not None:
+        file.unlink()
+    made = open_shared(storage_url)
+    found = open_existing(storage_url)
+    assert found.studies() == []
+    found.close()
+    # The note of the format is made last: without it a driver that was killed has not made them all.
+    with made._engine.begin() as connection:
+        connection.execute(tables()["fints_format"].delete())
+    with pytest.raises(NothingEnqueued, match="none ever was"):
+        open_existing(storage_url)
+    made.close()
 
 
 def test_a_store_of_another_format_is_refused_by_name(store: SharedStore, storage_url: str) -> None:
