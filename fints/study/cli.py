@@ -6,12 +6,10 @@ Exit codes: 0 done, 1 fits failed or a check did not hold, 2 wrong use, 130 Ctrl
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,7 +18,6 @@ from fints.study.checkout import commit_of, refuse_uncommitted
 from fints.study.command_line import (
     answer,
     changes_of,
-    check_folder,
     docstring_of,
     file_of,
     make_console,
@@ -42,9 +39,6 @@ if TYPE_CHECKING:
     from fints.study.store import StudyFolder
 
 __all__ = ["main"]
-
-# In a study's folder: the tracker that its last run could reach.
-TRACKER = "tracker.json"
 
 
 def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | None = None) -> NoReturn:
@@ -117,12 +111,13 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     from fints.study.progress import Report
     from fints.study.restore import drop_restored
     from fints.study.runner import run
+    from fints.study.store_checks import check_stores, note_tracker
 
     here, kept = workers if arguments.launcher == "local" else 0, _kept(plan, folder, path, arguments)
     done = {cell.key for cell in kept.cells()}
     if here and (shortage := memory_shortage(plan, workers=here, done=done)):
         raise ValueError(shortage)
-    _check_stores(folder, arguments)
+    reached = check_stores(folder, arguments)
     launcher = launcher_of(
         arguments.launcher,
         arguments.launcher_option,
@@ -133,6 +128,8 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
     )
     # The last of all that may refuse a run, so that a record is of one that began.
     break_seal(plan, path, folder.path, commit=commit, changed=bool(arguments.set or arguments.data))
+    if reached:
+        note_tracker(folder, arguments)
     total = sum(plan.num_fits().values())
     console.print(f"{plan.name}, preset {plan.preset}: {counted(total, 'fit')}, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
@@ -355,50 +352,6 @@ def _log_models(
 
 def _shown(address: str | None) -> str | None:
     return None if address is None else without_secrets(address)
-
-
-def _check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> None:
-    """Make the folder of the results, and look at the databases, before anything is fitted.
-
-    A tracker that is away is refused at the first run, whose address may be wrong. A run that goes on with
-    one that was there, or joins a study in a shared storage, does so without it, as workers do: the fits are
-    recorded once it is back.
-
-    Raises
-    ------
-    ValueError
-        If nothing can be written there, a database is damaged or the tracker does not answer.
-    """
-    from fints.study.embedded import check_database
-    from fints.study.store import write_json
-    from fints.study.tracking import TrackerAway, check_tracker
-
-    check_folder(folder)
-    begun = False
-    if arguments.storage:
-        from fints.study.shared_open import RESTART_S, open_shared
-
-        with closing(open_shared(arguments.storage, wait=RESTART_S)) as store:
-            begun = f"{folder.name}/{folder.label}" in store.studies()
-    queue = folder.path / "optuna.db"
-    if not arguments.storage and queue.exists():
-        check_database(queue)
-    uri, known = arguments.tracking_uri, folder.path / TRACKER
-    told = {"tracking_uri": _shown(uri)}
-    try:
-        check_tracker(folder.root, uri)
-    except TrackerAway:
-        if not begun and _told(known) != told:
-            raise
-    else:
-        write_json(known, told)
-
-
-def _told(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def _default_workers(plan: Plan) -> int:

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from fints.data import simulate
-from fints.study import cli
+from fints.study import cli, store_checks
 from fints.study.plan import Plan
 from fints.study.seal import break_seal, record_of, seal_results, sealed_note
 
@@ -149,12 +149,12 @@ def test_a_run_asks_for_the_seal_before_it_fits_anything(
     study = dataclasses.replace(once.plan.study, opens_seal=True)
     path = tmp_path / "why.py"
     path.write_text('"""Ask why."""\n')
-    for name, value in (
-        ("_check_stores", lambda folder, arguments: None),
-        ("commit_of", lambda path: "abc"),
-        ("refuse_uncommitted", lambda study, path: None),
+    for home, name, value in (
+        (store_checks, "check_stores", lambda folder, arguments: False),
+        (cli, "commit_of", lambda path: "abc"),
+        (cli, "refuse_uncommitted", lambda study, path: None),
     ):
-        monkeypatch.setattr(cli, name, value)
+        monkeypatch.setattr(home, name, value)
     words = ["run", "--preset", once.plan.preset, "--data", once.plan.dataset.reference]
     with pytest.raises(SystemExit) as ended:
         cli.main(study, [*words, "--root", str(tmp_path / "root")], file=path)
