@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -367,7 +368,10 @@ def _file_lock(path: Path, seconds: float) -> Iterator[None]:
                     "that process (it may be stopped), then start again; what was finished is kept."
                 ) from None
     try:
-        holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        # With the time, so that one process that comes back often is not taken for one that never leaves.
+        since_when = f"{datetime.now():%H:%M:%S.%f}"
+        told = f"process {os.getpid()} on {platform.node()} (since {since_when})"
+        holder.write_text(told, encoding="utf-8")
         yield
     finally:
         # Between two holders there is none to be named.
