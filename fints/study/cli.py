@@ -259,8 +259,8 @@ _VERBS = {"plan": _plan, "run": _run, "report": _report, "rerun": _rerun}
 def _resolve(
     study: Study, path: Path, docstring: str, arguments: argparse.Namespace
 ) -> tuple[Plan, StudyFolder]:
-    from fints.data import home
     from fints.study.plan import make_plan
+    from fints.study.publish import root_of_runs
     from fints.study.store import StudyFolder
 
     plan = make_plan(
@@ -271,13 +271,14 @@ def _resolve(
         data=arguments.data,
         changes=changes_of(arguments.set),
     )
-    root = Path(arguments.root).expanduser() if arguments.root else home()
-    return plan, StudyFolder(root.resolve(), plan.name, plan.label)
+    root = root_of_runs(arguments.root, path)
+    return plan, StudyFolder(root, plan.name, plan.label)
 
 
 def _publish_fits(plan: Plan, path: Path, kept: Kept, ground: Ground) -> dict[str, str]:
     """Write the fits that are there beside the study's file and return where."""
-    from fints.study.published_fits import place_of, publish_fits
+    from fints.study.publish import place_of
+    from fints.study.published_fits import publish_fits
     from fints.study.unit import units_on
 
     if not ground.cells:
@@ -299,7 +300,8 @@ def _publish_page(plan: Plan, path: Path, tables: Path) -> dict[str, str]:
 
 def _kept(plan: Plan, folder: StudyFolder, path: Path, arguments: argparse.Namespace) -> Kept:
     """Return what is there of a plan: fits in its folder and committed ones, these without --anew only."""
-    from fints.study.published_fits import place_of, read_committed
+    from fints.study.publish import place_of
+    from fints.study.published_fits import read_committed
     from fints.study.restore import Kept, restored_keys
 
     if arguments.anew:

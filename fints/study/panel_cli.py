@@ -150,9 +150,9 @@ _VERBS = {"plan": _plan, "run": _run, "report": _report}
 def _resolve(
     study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace
 ) -> tuple[PanelPlan, StudyFolder, dict[str, dict[str, Any]]]:
-    from fints.data import home
     from fints.study.panel_plan import make_panel_plan
     from fints.study.panel_store import committed
+    from fints.study.publish import root_of_runs
     from fints.study.store import StudyFolder
 
     plan = make_panel_plan(
@@ -162,8 +162,8 @@ def _resolve(
         preset=arguments.preset,
         changes=changes_of(arguments.set),
     )
-    root = Path(arguments.root).expanduser() if arguments.root else home()
-    folder = StudyFolder(root.resolve(), plan.name, plan.label)
+    root = root_of_runs(arguments.root, path)
+    folder = StudyFolder(root, plan.name, plan.label)
     return plan, folder, {} if arguments.anew else committed(path, plan.preset)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fints.study.panel_cells import PanelFit
+from fints.study.publish import place_of
 from fints.study.store import fit_bytes, fit_json
 
 if TYPE_CHECKING:
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fits", "committed", "gather", "publish_fits"]
 
-# Beside the study's file: results/NAME/PRESET/fits.parquet and rows.parquet.
-RESULTS = "results"
+# As `place_of` gives their folder.
 FITS, ROWS = "fits.parquet", "rows.parquet"
 
 
@@ -44,7 +44,7 @@ def committed(beside: Path, preset: str) -> dict[str, dict[str, Any]]:
     """Return the committed fits of a study by design: ``result`` and ``rows``."""
     import polars as pl
 
-    folder = beside.parent / RESULTS / beside.stem / preset
+    folder = place_of(beside, preset)
     if not (folder / FITS).is_file():
         return {}
     found: dict[str, dict[str, Any]] = {
@@ -103,7 +103,7 @@ def publish_fits(found: Fits, beside: Path, preset: str) -> Path:
     """Write the fits where they can be committed, numbers of the watched rows in single precision."""
     import polars as pl
 
-    folder = beside.parent / RESULTS / beside.stem / preset
+    folder = place_of(beside, preset)
     folder.mkdir(parents=True, exist_ok=True)
     found.table.sort("arm", "role", "panel", "point", "seed").write_parquet(folder / FITS, compression="zstd")
     order = ["key", "measure", "step", "layer"]

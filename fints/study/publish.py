@@ -1,11 +1,41 @@
-"""The answer beside the question: a report's Markdown and figures where they can be committed."""
+"""The answer beside the question: a report's Markdown, its figures and its fits where they can be committed.
+
+``NAME.md``, ``figures/NAME/`` and ``published/NAME/LABEL/`` beside NAME.py. The last is not called as a folder of
+results is: a root of runs may lie beside the study's file, and holds ``NAME/LABEL/`` too.
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-__all__ = ["publish"]
+__all__ = ["place_of", "publish", "root_of_runs"]
+
+PUBLISHED = "published"
+
+
+def place_of(beside: Path, label: str) -> Path:
+    """Return where fits of the study in the file `beside` are committed; `label` as in `StudyFolder`."""
+    return beside.parent / PUBLISHED / beside.stem / label
+
+
+def root_of_runs(given: str | None, beside: Path) -> Path:
+    """Return the folder that runs of the study in the file `beside` lie under: the one given, or fints' own.
+
+    Raises
+    ------
+    ValueError
+        If fits are published there: one would overwrite the other.
+    """
+    from fints.data import home
+
+    root = (Path(given).expanduser() if given else home()).resolve()
+    if root == (beside.parent / PUBLISHED).resolve():
+        raise ValueError(
+            f"runs must not lie where their fits are published for a commit ({root}): "
+            "give another folder with --root, or FINTS_HOME."
+        )
+    return root
 
 
 def publish(folder: Path, beside: Path, *, name: str | None = None) -> Path:

@@ -1,6 +1,6 @@
 """The fits of a study in time as small parquet files that can be committed beside its file, and back.
 
-``results/NAME/PRESET-DATASET/`` beside NAME.py holds all that its fits wrote but their weights:
+``published/NAME/PRESET-DATASET/`` beside NAME.py holds all that its fits wrote but their weights:
 
 ========================  ==========================================================================
 ``fits.parquet``          a row a fit: key, design, which fit it is, what made it, its JSON files
@@ -37,7 +37,6 @@ __all__ = [
     "NOTHING",
     "SHARED",
     "Committed",
-    "place_of",
     "publish_fits",
     "read_committed",
 ]
@@ -52,11 +51,6 @@ IDENTITY = ("key", "arm", "role", "fold", "seed", "point")
 # Fixed, so that fits that come later leave the pages before them, and what Git keeps of them, as they are.
 ROWS_A_GROUP = 50_000
 KEPT = ("key", "design", "arm", "role", "fold", "seed", "point", "sources", "torch", "device")
-
-
-def place_of(beside: Path, label: str) -> Path:
-    """Return where fits of the study in the file `beside` are committed; `label` as in `StudyFolder`."""
-    return beside.parent / "results" / beside.stem / label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +102,7 @@ def read_committed(place: Path, *, checksum: str) -> Committed:
     Parameters
     ----------
     place : Path
-        As `place_of` gives it.
+        As `publish.place_of` gives it.
     checksum : str
         Of the panel that the study is on here.
 
@@ -160,7 +154,7 @@ def publish_fits(
     Parameters
     ----------
     place : Path
-        As `place_of` gives it.
+        As `publish.place_of` gives it.
     spec : mapping
         The study as the run of these fits told it (study.json), with commit and command.
     cells : sequence of (Cell, str)

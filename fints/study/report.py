@@ -220,7 +220,7 @@ def _again(analysis: Analysis) -> list[Block]:
             text=(
                 "The tables above are computed from `forecasts.parquet`, `fits.parquet`, `profiles.parquet`, "
                 "`mixing.parquet` and `history.parquet` in the study's folder. From fits that are there, or "
-                f"committed under `studies/results/{spec['name']}/`, "
+                f"committed under `studies/published/{spec['name']}/`, "
                 f"`{command.replace(' run', ' report', 1)}` makes them and this page again; it "
                 "trains nothing. How long each fit took, when and where, is in `timing.parquet`."
             )

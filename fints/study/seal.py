@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fints.config import fingerprint
+from fints.study.publish import place_of
 
 if TYPE_CHECKING:
     from fints.study.plan import Plan
 
 __all__ = ["break_seal", "carry_record", "record_of", "require_record", "seal_results", "sealed_note"]
 
-# Beside the study's file, results/NAME/PRESET/: to be committed with the answer.
+# Where the fits are published: to be committed with the answer.
 RECORD = "opened.json"
 
 
 def record_of(beside: Path, preset: str) -> Path:
     """Return where it is written that a preset of the study in the file `beside` has read sealed dates."""
-    return beside.parent / "results" / beside.stem / preset / RECORD
+    return place_of(beside, preset) / RECORD
 
 
 def break_seal(plan: Plan, beside: Path, folder: Path, *, commit: str | None, changed: bool) -> None:

@@ -25,7 +25,8 @@ from fints.study.model_log import LoggedModels
 from fints.study.models import Choice, arm_forecaster
 from fints.study.origin import ORIGIN, origin_of
 from fints.study.plan import Plan
-from fints.study.published_fits import Committed, place_of, publish_fits, read_committed
+from fints.study.publish import place_of
+from fints.study.published_fits import Committed, publish_fits, read_committed
 from fints.study.restore import Kept, drop_restored
 from fints.study.seal import RECORD, record_of
 from fints.study.store import StudyFolder, finish_folder, write_json
@@ -47,7 +48,7 @@ class Clone:
     @property
     def place(self) -> Path:
         """Where its fits are committed."""
-        (place,) = (self.study.parent / "results" / "tiny").glob("smoke-prices-*")
+        (place,) = (self.study.parent / "published" / "tiny").glob("smoke-prices-*")
         return place
 
     def page(self) -> dict[str, bytes]:
@@ -107,6 +108,27 @@ def fresh(whole: Whole, tmp_path: Path) -> Clone:
 
 def tables(folder: Path) -> dict[str, bytes]:
     return {name: (folder / f"{name}.parquet").read_bytes() for name in SAME}
+
+
+def test_a_root_called_results_beside_the_study_is_not_where_its_fits_are_published(
+    whole: Whole, fresh: Clone
+) -> None:
+    root = fresh.study.parent / "results"
+    shutil.copytree(whole.clone.root, root)
+    shutil.rmtree(fresh.study.parent / "published")
+    before = (root / whole.folder.name / whole.folder.label / "study.json").read_bytes()
+    for words in (["report"], ["report", "--publish"], ["report"]):
+        assert fresh.call(*words, root=root) == 0
+    assert (root / whole.folder.name / whole.folder.label / "study.json").read_bytes() == before
+    assert len(fresh.committed(whole.plan).fits) == FITS + BASELINES
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "report"])
+def test_runs_where_fits_are_published_are_refused(
+    verb: str, fresh: Clone, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fresh.call(verb, root=fresh.study.parent / "published") == 2
+    assert "give another folder with --root" in capsys.readouterr().err
 
 
 def half(whole: Whole, root: Path) -> StudyFolder:
@@ -430,7 +452,7 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_anew_does_without(
     whole_place = whole.clone.place
     for fault, words in faults:
         shutil.rmtree(fresh.place)
-        shutil.copytree(whole_place, fresh.study.parent / "results" / "tiny" / whole.folder.label)
+        shutil.copytree(whole_place, fresh.study.parent / "published" / "tiny" / whole.folder.label)
         fault()
         for verb in ("plan", "report", "run"):
             assert fresh.call(verb) == 2
