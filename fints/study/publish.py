@@ -1,7 +1,7 @@
 """The answer beside the question: a report's Markdown, its figures and its fits where they can be committed.
 
-``NAME.md``, ``figures/NAME/`` and ``published/NAME/LABEL/`` beside NAME.py. The last is not called as a folder of
-results is: a root of runs may lie beside the study's file, and holds ``NAME/LABEL/`` too.
+They lie in ``NAME.md``, ``figures/NAME/`` and ``published/NAME/LABEL/`` beside NAME.py. The last is not
+called `results`: a root of runs of that name may lie there too, and holds ``NAME/LABEL/`` as well.
 """
 
 from __future__ import annotations
