@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import psutil
 import psycopg
 
@@ -250,7 +251,7 @@ class Round:
             )
         told += [f"{count} trials of {key} are left {s}" for (s, key), count in trials.items() if s in LEFT]
         told += [f"{key} has no single COMPLETE trial" for key in results if trials["COMPLETE", key] != 1]
-        folder = next((self.folder / "root" / "tiny").iterdir())
+        folder = self.results()
         if not (folder / "fits.parquet").is_file():
             return [*told, "the driver made no tables"]
         fits = {
@@ -263,6 +264,10 @@ class Round:
             f"{name} differs" for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)
         ]
         return told
+
+    def results(self) -> Path:
+        """Return the driver's folder of the study."""
+        return next((self.folder / "root" / "tiny").iterdir())
 
     def _wrong_in_mlflow(self, fits: set[str], label: str) -> list[str]:
         from mlflow import MlflowClient
@@ -291,13 +296,19 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def calm(base: Path, panel: Path, preset: str, steps: int) -> tuple[dict[str, str], int]:
-    """Return the tables of an undisturbed run on one machine, and how many fits it has, baselines too."""
+def lengths(folder: Path) -> str:
+    """Return how long the networks' fits took."""
+    seconds = pl.read_parquet(folder / "timing.parquet").filter(pl.col("role") != "baseline")["seconds"]
+    return f"{len(seconds)} of networks, {seconds.min():.1f} to {seconds.max():.1f} s each"
+
+
+def calm(base: Path, panel: Path, preset: str, steps: int) -> tuple[Path, int]:
+    """Return the folder of an undisturbed run on one machine, and how many fits it has, baselines too."""
     words = [sys.executable, str(STUDY), "run", "--preset", preset, "--data", str(panel), "--no-models"]
     words += ["--set", f"training.steps={steps}", "--root", str(base / "calm"), "--workers", "2"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     folder = next((base / "calm" / "tiny").iterdir())
-    return digests(folder), len([path for path in (folder / "fits").iterdir() if path.is_dir()])
+    return folder, len([path for path in (folder / "fits").iterdir() if path.is_dir()])
 
 
 def main() -> int:
@@ -318,7 +329,9 @@ def main() -> int:
         base = Path(scratch)
         prices = base / "prices.parquet"
         simulate(num_assets=4, num_days=160, seed=3).panel.frame.write_parquet(prices)
-        expected, num_fits = calm(base, prices, arguments.preset, arguments.steps)
+        quiet, num_fits = calm(base, prices, arguments.preset, arguments.steps)
+        expected = digests(quiet)
+        print(f"undisturbed: {num_fits} fits and baselines, {lengths(quiet)}", flush=True)
         postgres, mlflow = Postgres(base / "postgres"), MLflow(base / "mlflow")
         try:
             for number in range(arguments.rounds):
@@ -336,7 +349,8 @@ def main() -> int:
                 wrong = late or one.wrong(expected)
                 bad += bool(wrong)
                 print(f"round {number + 1}, {time.monotonic() - clock:.0f} s: {'; '.join(told)}")
-                print(f"    {'; '.join(wrong) or 'every fit counts once, tables equal'}", flush=True)
+                held = wrong or ["every fit counts once, tables equal", lengths(one.results())]
+                print(f"    {'; '.join(held)}", flush=True)
                 if wrong:
                     for path in sorted(folder.glob("*.txt")):
                         print(f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}", flush=True)
