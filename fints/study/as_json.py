@@ -82,7 +82,7 @@ def panel_plan_told(
                 "arm": arm.name,
                 "levels": dict(arm.levels),
                 "parameters": parameters(arm.experiment),
-                "fit_seconds": plan.final_fits(arm, plan.study.tuning.points()[0])[0].seconds,
+                "fit_seconds": plan.final_cells(arm, plan.study.tuning.points()[0])[0].seconds,
             }
             for arm in plan.arms
         ],

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fints.study.design import Study
     from fints.study.panel_design import PanelStudy
 
-__all__ = ["commit_of", "declared_in", "refuse_uncommitted"]
+__all__ = ["commit_of", "commit_of_claims", "declared_in", "refuse_uncommitted", "why_no_commit"]
 
 
 # Seconds for one answer of git.
@@ -23,6 +23,26 @@ PATIENCE_S = 30
 def commit_of(path: Path) -> str | None:
     """Return the commit of the clone that holds a file, None where there is no clone."""
     return _git(path, "rev-parse", "--short=12", "HEAD")
+
+
+def why_no_commit(path: Path) -> str:
+    """Return why results of a study in this file will name no commit."""
+    return "git names no commit of this clone" if _in_clone(path.resolve().parent) else "not a git checkout"
+
+
+def commit_of_claims(study: Study | PanelStudy, path: Path, preset: str) -> str | None:
+    """Return the commit that results of this size will name, None where there is no clone.
+
+    Raises
+    ------
+    ValueError
+        As `refuse_uncommitted`, if this size makes claims.
+    """
+    commit = commit_of(path)
+    # In a clone that git cannot read there is something to be committed all the same.
+    if study.presets[preset].claim != "none" and (commit or _in_clone(path.resolve().parent)):
+        refuse_uncommitted(study, path)
+    return commit
 
 
 def refuse_uncommitted(study: Study | PanelStudy, path: Path) -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fints.study.addresses import one_line, without_secrets
-from fints.study.checkout import commit_of, refuse_uncommitted
+from fints.study.checkout import commit_of, commit_of_claims, why_no_commit
 from fints.study.command_line import (
     answer,
     changes_of,
     docstring_of,
     file_of,
+    made_again,
     make_console,
+    require,
     usable_cores,
 )
 from fints.study.commands import enqueued_lines, finished_elsewhere, resume_command, run_command
@@ -56,6 +57,7 @@ def main(study: Study, argv: Sequence[str] | None = None, *, file: str | Path | 
     caller = sys._getframe(1).f_globals
 
     def verb() -> int:
+        require(study, Study, "main")
         path = file_of(caller, file)
         docstring = str(caller.get("__doc__") or "") if file is None else docstring_of(path)
         arguments = study_parser(path, study).parse_args(argv)
@@ -72,13 +74,14 @@ def _plan(study: Study, path: Path, docstring: str, arguments: argparse.Namespac
     plan, folder = _resolve(study, path, docstring, arguments)
     console = make_console()
     kept = _kept(plan, folder, path, arguments)
-    workers = arguments.workers or _default_workers(plan)
+    workers, commit = arguments.workers or _default_workers(plan), commit_of(path)
     if arguments.as_json:
         from fints.study.as_json import plan_told
 
-        print(json_text(plan_told(kept, workers=workers, commit=commit_of(path), models=arguments.models)))
+        print(json_text(plan_told(kept, workers=workers, commit=commit, models=arguments.models)))
         return 0
-    for line in plan_lines(kept, workers=workers, commit=commit_of(path), models=arguments.models):
+    commit = commit or why_no_commit(path)
+    for line in plan_lines(kept, workers=workers, commit=commit, models=arguments.models):
         console.print(line, highlight=False, markup=False)
     if not arguments.check:
         return 0
@@ -98,11 +101,9 @@ def _run(study: Study, path: Path, docstring: str, arguments: argparse.Namespace
         raise ValueError("--replace is for a shared --storage only; here the newest plan counts anyway.")
     plan, folder = _resolve(study, path, docstring, arguments)
     console = make_console()
-    commit = commit_of(path)
+    commit = commit_of_claims(study, path, plan.preset)
     if commit is None:
-        console.print("not a git checkout: the results will name no commit", highlight=False)
-    elif plan.study.presets[plan.preset].claim != "none":
-        refuse_uncommitted(study, path)
+        console.print(f"{why_no_commit(path)}: the results will name no commit", highlight=False)
     workers = _default_workers(plan) if arguments.workers is None else arguments.workers
     from fints.study.estimates import memory_shortage, study_seconds
     from fints.study.grid import grid_of_study
@@ -241,16 +242,7 @@ def _report(study: Study, path: Path, docstring: str, arguments: argparse.Namesp
 
 
 def _rerun(study: Study, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
-    from fints.study.rerun import find_job, rerun
-
-    plan, folder = _resolve(study, path, docstring, arguments)
-    # Before there is a folder for it.
-    find_job(plan, arguments.key)
-    out = Path(arguments.out or tempfile.mkdtemp(prefix="fints-rerun-")).expanduser().resolve()
-    made = rerun(plan, arguments.key, stored=folder, out=out)
-    for line in made.lines():
-        make_console().print(line, highlight=False, markup=False, soft_wrap=True)
-    return 1 if made.different else 0
+    return made_again(*_resolve(study, path, docstring, arguments), arguments)
 
 
 _VERBS = {"plan": _plan, "run": _run, "report": _report, "rerun": _rerun}

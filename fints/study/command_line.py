@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fints.study.panel_plan import PanelPlan
+    from fints.study.plan import Plan
     from fints.study.store import StudyFolder
 
 __all__ = [
@@ -25,7 +27,9 @@ __all__ = [
     "docstring_of",
     "fail",
     "file_of",
+    "made_again",
     "make_console",
+    "require",
     "text_of",
     "usable_cores",
     "workers_of",
@@ -57,6 +61,31 @@ def answer(verb: Callable[[], int], *, stopped: str) -> NoReturn:
     except KeyboardInterrupt:
         fail(stopped, 130)
     sys.exit(code)
+
+
+def made_again(plan: Plan | PanelPlan, folder: StudyFolder, arguments: argparse.Namespace) -> int:
+    """Make one fit again, say whether it is the stored one, and return the exit code."""
+    from fints.study.rerun import rerun
+
+    made = rerun(plan, arguments.key, stored=folder, out=arguments.out and Path(arguments.out).expanduser())
+    for line in made.lines():
+        make_console().print(line, highlight=False, markup=False, soft_wrap=True)
+    return 1 if made.different else 0
+
+
+def require(study: object, kind: type, main: str) -> None:
+    """Refuse what a study's file hands to a `main` that is not for it.
+
+    Raises
+    ------
+    ValueError
+        If it is not a study of this kind.
+    """
+    if not isinstance(study, kind):
+        got = type(study).__name__
+        fit = {"Study": "main", "PanelStudy": "panel_main"}.get(got)
+        mend = f"call fints.study.{fit}(STUDY)" if fit else f"give it the {kind.__name__} of this file"
+        raise ValueError(f"{main} must be given a {kind.__name__}, and got a {got}: {mend}.")
 
 
 def changes_of(entries: Sequence[str]) -> dict[str, Any]:

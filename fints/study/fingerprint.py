@@ -14,6 +14,7 @@ from fints.config import Experiment, fingerprint
 
 __all__ = [
     "AFFECTS_BASELINES",
+    "WORDS",
     "device_type",
     "fit_key",
     "number_sources",
@@ -21,6 +22,8 @@ __all__ = [
     "torch_version",
 ]
 
+# Of a spec: they may change without making another plan.
+WORDS = ("title", "docstring")
 # Built where they run, by `fints.residual.native`.
 KERNELS = ("*.cpp", "*.h")
 COMMENT = re.compile(r" *//[^\n]*")

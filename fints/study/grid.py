@@ -125,8 +125,8 @@ def grid_of_study(planned: Planned) -> Grid:
 def grid_of_panels(plan: PanelPlan) -> Grid:
     """Return the grid of a study of simulated panels: final fits stand by panel, seeds together."""
     points = plan.study.tuning.points()
-    tuning = plan.tuning_fits(plan.arms[0])
-    final = plan.final_fits(plan.arms[0], points[0])
+    tuning = plan.tuning_cells(plan.arms[0])
+    final = plan.final_cells(plan.arms[0], points[0])
     blocks = {
         "tuning": _block("tuning", [_place_of_panel(cell) for cell in tuning], len(points), "point"),
         "final": _block("final", [_place_of_panel(cell) for cell in final], len(plan.study.panels), "panel"),

@@ -76,7 +76,7 @@ def log_models(plan: Plan, folder: StudyFolder, analysis: Analysis, tracker: Tra
     import polars as pl
 
     from fints.registry import default_tracking_uri, log
-    from fints.study.runner import append_line
+    from fints.study.store import append_line
 
     clock = time.perf_counter()
     fits = pl.read_parquet(folder.path / "fits.parquet").to_dicts()

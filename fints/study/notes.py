@@ -11,7 +11,7 @@ from fints.study.cells import FAILED
 from fints.study.claims import CLAIM_WORDS
 from fints.words import counted
 
-__all__ = ["arm_note", "experiment_note"]
+__all__ = ["arm_note", "experiment_note", "table_lines"]
 
 # Shown in the table of an arm, as far as the metrics of a fit hold them.
 SHOWN = ("r2_zero", "r2_mean", "ic", "rank_ic")
@@ -61,7 +61,7 @@ def arm_note(
         ]
     if tuning:
         fields = list(tuning[0]["point"])
-        lines += _table(
+        lines += table_lines(
             "Tuning (validation loss decides)",
             [*(_short(name) for name in fields), "fold", "validation loss", "outcome"],
             [
@@ -81,7 +81,7 @@ def arm_note(
             + ", ".join(f"{_short(name)} {_number(value)}" for name, value in final[0]["point"].items()),
             "",
         ]
-        lines += _table(
+        lines += table_lines(
             "Final fits (test)",
             ["fold", "seed", *shown, "validation loss", "seconds", "outcome"],
             [
@@ -126,7 +126,8 @@ def _levels(arm: Mapping[str, Any]) -> str:
     return ", ".join(f"{factor} {level}" for factor, level in arm["levels"].items())
 
 
-def _table(title: str, head: list[str], rows: list[list[Any]]) -> list[str]:
+def table_lines(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Return a table in Markdown under its title, numbers to the right."""
     body = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return [f"**{title}**", "", "| " + " | ".join(head) + " |", "|" + "---:|" * len(head), *body, ""]
 

@@ -80,10 +80,7 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
         "make one fit again and compare its bytes with the stored one",
         f"rerun 0123456789abcdef --preset {default}",
     )
-    again.add_argument("key", metavar="KEY", help="of the fit: the tag fints.key of its run in MLflow")
-    again.add_argument(
-        "--out", type=text_of, metavar="DIR", help="keep the fit here; else in a folder that is named"
-    )
+    _add_key(again)
     for verb in (plan, run, report, again):
         _add_size(verb, sizes, default)
         verb.add_argument(
@@ -142,13 +139,7 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
     )
     for verb in (plan, run, report):
         _add_anew(verb)
-    run.add_argument(
-        "--tracking-uri",
-        type=text_of,
-        metavar="URI",
-        default=os.environ.get("MLFLOW_TRACKING_URI") or None,
-        help="MLflow server or store (MLFLOW_TRACKING_URI, else SQLite under the root)",
-    )
+    _add_tracker(run)
     for verb in (plan, run):
         verb.add_argument(
             "--no-models",
@@ -167,7 +158,7 @@ def panel_parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:
     parser, verbs = _with_verbs(
         name,
         study.title,
-        ("plan", "run", "report"),
+        ("plan", "run", "report", "rerun"),
         f"plan --preset {default}",
         f"run --preset {sizes[0]}",
         f"report --preset {default}",
@@ -198,10 +189,19 @@ def panel_parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:
         f"report --preset {default} --publish",
         f"report --preset {default} --json",
     )
-    for verb in (plan, run, report):
+    again = _verb(
+        verbs,
+        name,
+        "rerun",
+        "make one fit again and compare its bytes with the stored one",
+        f"rerun 0123456789abcdef --preset {default}",
+    )
+    _add_key(again)
+    for verb in (plan, run, report, again):
         _add_size(verb, sizes, default)
         _add_set(verb, "training.steps=500")
         _add_root(verb)
+    for verb in (plan, run, report):
         _add_anew(verb)
     for verb in (plan, run):
         verb.add_argument(
@@ -212,6 +212,9 @@ def panel_parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:
         action="store_true",
         help="also write NAME.md, its figures and its fits beside the study's file",
     )
+    _add_tracker(run)
+    # Panels are fitted on one machine.
+    run.set_defaults(storage=None)
     _add_looks(plan, run, report)
     return parser
 
@@ -281,6 +284,23 @@ def _add_root(verb: argparse.ArgumentParser) -> None:
         type=text_of,
         metavar="DIR",
         help="where results live (FINTS_HOME, else the user's data folder)",
+    )
+
+
+def _add_key(again: argparse.ArgumentParser) -> None:
+    again.add_argument("key", metavar="KEY", help="of the fit: the tag fints.key of its run in MLflow")
+    again.add_argument(
+        "--out", type=text_of, metavar="DIR", help="keep the fit here; else in a folder that is named"
+    )
+
+
+def _add_tracker(run: argparse.ArgumentParser) -> None:
+    run.add_argument(
+        "--tracking-uri",
+        type=text_of,
+        metavar="URI",
+        default=os.environ.get("MLFLOW_TRACKING_URI") or None,
+        help="MLflow server or store (MLFLOW_TRACKING_URI, else SQLite under the root)",
     )
 
 

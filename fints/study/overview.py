@@ -25,21 +25,23 @@ from fints.study.grouping import grouping_lines
 from fints.words import counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fints.study.plan import Plan
     from fints.study.restore import Kept
     from fints.study.runner import Outcome
     from fints.study.store import StudyFolder
 
-__all__ = ["finished_lines", "plan_lines", "power_of", "shortage"]
+__all__ = ["finished_lines", "mlflow_lines", "plan_lines", "power_of", "shortage"]
 
 # How much two arms agree is known after a pilot; until then a range, for power depends on it most.
 AGREEMENTS = (0.5, 0.9, 0.97)
 
 
-def plan_lines(kept: Kept, *, workers: int, commit: str | None, models: bool = True) -> list[str]:
+def plan_lines(kept: Kept, *, workers: int, commit: str, models: bool = True) -> list[str]:
     """Return what a run would do, cost and be able to find; `models` as its option says.
 
-    `kept` says what is there already.
+    `kept` says what is there already, `commit` which commit results will name, or why none.
     """
     plan, folder = kept.plan, kept.folder
     study, dates = plan.study, plan.dataset.panel.dates
@@ -84,7 +86,7 @@ def plan_lines(kept: Kept, *, workers: int, commit: str | None, models: bool = T
         f"models   one an arm for fints.load: {size(weight_bytes(plan))} in MLflow, as much in the folder"
         if models
         else "models   none: --no-models",
-        f"commit   {commit or 'none: not a git checkout'}",
+        f"commit   {commit}",
         "folder",
         f"  {folder.path}",
         *_power(plan),
@@ -112,8 +114,6 @@ def finished_lines(
             f"{arm:{width}}  {point:<{max(13, len(tuned))}} {mean:>10} "
             f"{f'{diverged}/{len(rows)}':>9} {duration(seconds):>6}"
         )
-    uri = "" if tracking_uri else f" --root {folder.root}"
-    server = tracking_uri if tracking_uri and tracking_uri.startswith("http") else "http://127.0.0.1:5000"
     lines += [
         "",
         f"Mean {name} over folds and seeds; a diverged fit counts as the zero forecast.",
@@ -121,14 +121,23 @@ def finished_lines(
         "",
         f"report   {page}",
         "",
+        *mlflow_lines(folder.root, outcome.link, tracking_uri=tracking_uri),
+    ]
+    return lines
+
+
+def mlflow_lines(root: Path, link: str, *, tracking_uri: str | None) -> list[str]:
+    """Return where a study's MLflow pages are; `link` is the fragment of that which compares the arms."""
+    uri = "" if tracking_uri else f" --root {root}"
+    server = tracking_uri if tracking_uri and tracking_uri.startswith("http") else "http://127.0.0.1:5000"
+    return [
         f"MLflow   start its pages with: fints ui{uri}"
         if not (tracking_uri or "").startswith("http")
         else "MLflow",
         "compare  the arms side by side (the pages open in the GenAI view:",
         "         choose 'Model training' at the top left once):",
-        f"{server.rstrip('/')}/{outcome.link}",
+        f"{server.rstrip('/')}/{link}",
     ]
-    return lines
 
 
 def _baselines(plan: Plan) -> list[str]:

@@ -14,15 +14,17 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fints.study.checkout import commit_of, declared_in, refuse_uncommitted
+from fints.study.addresses import one_line, without_secrets
+from fints.study.checkout import commit_of, commit_of_claims, declared_in, why_no_commit
 from fints.study.claims import CLAIM_WORDS
 from fints.study.command_line import (
     answer,
     changes_of,
-    check_folder,
     docstring_of,
     file_of,
+    made_again,
     make_console,
+    require,
     usable_cores,
 )
 from fints.study.commands import shown
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from fints.study.panel_report import Larger
     from fints.study.panel_store import Fits
     from fints.study.store import StudyFolder
+    from fints.study.tracking import Tracker
 
 __all__ = ["main"]
 
@@ -58,6 +61,7 @@ def main(study: PanelStudy, argv: Sequence[str] | None = None, *, file: str | Pa
     caller = sys._getframe(1).f_globals
 
     def verb() -> int:
+        require(study, PanelStudy, "panel_main")
         path = file_of(caller, file)
         docstring = docstring_of(path)
         arguments = panel_parser(path, study).parse_args(argv)
@@ -77,30 +81,42 @@ def _plan(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Nam
         told = panel_plan_told(plan, folder, kept=kept, seconds=seconds, workers=workers, commit=commit)
         print(json_text(told))
         return 0
-    for line in _plan_lines(plan, folder, standing, commit, workers):
+    for line in _plan_lines(plan, folder, standing, commit or why_no_commit(path), workers):
         make_console().print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
 def _run(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
     from fints.study.grid import grid_of_panels
+    from fints.study.overview import mlflow_lines
+    from fints.study.panel_contents import PanelFits
     from fints.study.panel_runner import run_panels
     from fints.study.progress import Report
+    from fints.study.store_checks import check_stores, note_tracker
+    from fints.study.tracking import Tracker
 
     signal.signal(signal.SIGTERM, _terminated)
     plan, folder, known = _resolve(study, path, docstring, arguments)
     console = make_console()
-    commit = commit_of(path)
+    commit = commit_of_claims(study, path, plan.preset)
     if commit is None:
-        console.print("not a git checkout: the results will name no commit", highlight=False)
-    elif plan.study.presets[plan.preset].claim != "none":
-        refuse_uncommitted(study, path)
-    check_folder(folder)
+        console.print(f"{why_no_commit(path)}: the results will name no commit", highlight=False)
+    if check_stores(folder, arguments):
+        note_tracker(folder, arguments)
     workers = arguments.workers or usable_cores()
     total = sum(plan.num_fits().values())
     console.print(f"{plan.name}, preset {plan.preset}: {counted(total, 'fit')}, results in", highlight=False)
     console.print(str(folder.path), highlight=False, soft_wrap=True)
     grid = None if arguments.plain else grid_of_panels(plan)
+    tracker = Tracker(
+        spec := plan.spec(),
+        root=folder.root,
+        label=folder.label,
+        uri=arguments.tracking_uri,
+        commit=commit,
+        command=_command(path, arguments, "run"),
+        contents=PanelFits(spec),
+    )
     with Report(console, total=total, work=plan.seconds(), workers=workers, grid=grid) as report:
         outcome = run_panels(
             plan,
@@ -110,13 +126,33 @@ def _run(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Name
             known=known,
             commit=commit,
             command=_command(path, arguments, "run"),
+            tracker=tracker,
         )
     for failure in outcome.failures:
         console.print(f"failed for good: {failure}", highlight=False, markup=False)
     page, _, sentence = _written(study, plan, folder, known, path, docstring, arguments)
     console.print(f"\n{sentence}", highlight=False, markup=False)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)
-    return 1 if outcome.failures else 0
+    untracked = outcome.untracked or _log_answer(folder, tracker, sentence, arguments)
+    address = arguments.tracking_uri and without_secrets(arguments.tracking_uri)
+    lines = ["", *mlflow_lines(folder.root, outcome.link, tracking_uri=address)]
+    if untracked:
+        lines = [f"tracking failed ({untracked}): MLflow is behind. The same command completes it."]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return 1 if outcome.failures or untracked else 0
+
+
+def _log_answer(folder: StudyFolder, tracker: Tracker, sentence: str, arguments: argparse.Namespace) -> str:
+    """Put finding, figures and report into MLflow; return why that failed, which costs no report."""
+    from fints.study.figure_log import log_answer
+
+    try:
+        with folder.held():
+            log_answer(folder.path, tracker, sentence)
+    except Exception as error:  # of MLflow, its drivers and the network, which share no base
+        return one_line(error, arguments.tracking_uri)
+    return ""
 
 
 def _report(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
@@ -144,7 +180,12 @@ def _report(study: PanelStudy, path: Path, docstring: str, arguments: argparse.N
     return 0
 
 
-_VERBS = {"plan": _plan, "run": _run, "report": _report}
+def _rerun(study: PanelStudy, path: Path, docstring: str, arguments: argparse.Namespace) -> int:
+    plan, folder, _ = _resolve(study, path, docstring, arguments)
+    return made_again(plan, folder, arguments)
+
+
+_VERBS = {"plan": _plan, "run": _run, "report": _report, "rerun": _rerun}
 
 
 def _resolve(
@@ -164,7 +205,8 @@ def _resolve(
     )
     root = root_of_runs(arguments.root, path)
     folder = StudyFolder(root, plan.name, plan.label)
-    return plan, folder, {} if arguments.anew else committed(path, plan.preset)
+    known = {} if getattr(arguments, "anew", False) else committed(path, plan.preset)
+    return plan, folder, known
 
 
 def _written(
@@ -213,10 +255,10 @@ def _standing(plan: PanelPlan, folder: StudyFolder, known: dict[str, dict[str, A
         # Which point an arm is fitted at is known after its tuning; its fits cost the same at each.
         points = plan.study.tuning.points()[: None if done or known else 1]
         final = max(
-            (plan.final_fits(arm, point) for point in points),
+            (plan.final_cells(arm, point) for point in points),
             key=lambda cells: sum(cell.key in done or cell.design in known for cell in cells),
         )
-        for cell in (*plan.tuning_fits(arm), *final):
+        for cell in (*plan.tuning_cells(arm), *final):
             there = cell.key in done or cell.design in known
             kept += there
             left += 0.0 if there else cell.seconds
@@ -224,7 +266,7 @@ def _standing(plan: PanelPlan, folder: StudyFolder, known: dict[str, dict[str, A
 
 
 def _plan_lines(
-    plan: PanelPlan, folder: StudyFolder, standing: tuple[int, float], commit: str | None, workers: int
+    plan: PanelPlan, folder: StudyFolder, standing: tuple[int, float], commit: str, workers: int
 ) -> list[str]:
     from fints.study.estimates import duration, parameters
 
@@ -239,7 +281,7 @@ def _plan_lines(
     kept, left = standing
     sizes: dict[str, int] = {}
     for arm in plan.arms:
-        seconds = plan.final_fits(arm, study.tuning.points()[0])[0].seconds
+        seconds = plan.final_cells(arm, study.tuning.points()[0])[0].seconds
         shape = str(arm.experiment.model)
         sizes[shape] = sizes[shape] if shape in sizes else parameters(arm.experiment)
         lines.append(f"{arm.name:{width}} {sizes[shape]:>10,} {duration(seconds):>10}")
@@ -256,7 +298,7 @@ def _plan_lines(
         f"in all   {counted(sum(fits.values()), 'fit')}; there already: {kept}",
         *grouping_lines({arm.name: arm.experiment for arm in plan.arms}),
         f"time     about {duration(left / workers)} with {counted(workers, 'worker')} (a rough estimate)",
-        f"commit   {commit or 'none: not a git checkout'}",
+        f"commit   {commit}",
         "folder",
         f"  {folder.path}",
         *study.power(),

@@ -49,12 +49,12 @@ class PanelPlan:
         """Name of the study's folder: preset, and a hash of `--set` changes if any."""
         return self.preset + (f"-set-{fingerprint(dict(self.changes))[:8]}" if self.changes else "")
 
-    def tuning_fits(self, arm: PanelArm) -> list[PanelFit]:
+    def tuning_cells(self, arm: PanelArm) -> list[PanelFit]:
         """Return the design points of one arm on the tuning panels, in order."""
         tuning = self.study.tuning
         return [cell for point in tuning.points() for cell in self._fits(arm, "tuning", tuning.panels, point)]
 
-    def final_fits(self, arm: PanelArm, point: Mapping[str, Any]) -> list[PanelFit]:
+    def final_cells(self, arm: PanelArm, point: Mapping[str, Any]) -> list[PanelFit]:
         """Return one arm at its chosen design point on every judged panel, in order."""
         return self._fits(arm, "final", self.study.panels, point, seeds=self.study.seeds)
 
@@ -64,7 +64,7 @@ class PanelPlan:
         Where nothing was tuned it is the first.
         """
         totals: dict[str, tuple[float, dict[str, Any]]] = {}
-        for cell in self.tuning_fits(arm):
+        for cell in self.tuning_cells(arm):
             name = fingerprint(cell.point)
             totals[name] = (totals.get(name, (0.0, {}))[0] + losses[cell.key], cell.point)
         if not totals:
@@ -85,7 +85,7 @@ class PanelPlan:
         return sum(
             cell.seconds
             for arm in self.arms
-            for cell in (*self.tuning_fits(arm), *self.final_fits(arm, point))
+            for cell in (*self.tuning_cells(arm), *self.final_cells(arm, point))
         )
 
     def spec(self) -> dict[str, Any]:
@@ -101,6 +101,10 @@ class PanelPlan:
             "simulation": dict(study.simulation),
             "days": asdict(study.days),
             "factors": {factor: list(levels) for factor, levels in study.factors.items()},
+            "arms": [
+                {"name": arm.name, "levels": arm.levels, "experiment": arm.experiment.to_dict()}
+                for arm in self.arms
+            ],
             "panels": list(study.panels),
             "seeds": study.seeds,
             "asked": dict(study.asked),

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import json
+import statistics
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fints.study.grouping import jobs_of
 from fints.study.panel_cells import PanelFit
+from fints.study.panel_contents import last_by_sublayer
 from fints.study.panel_design import PanelArm
 from fints.study.panel_plan import PanelPlan, loss_or_infinity
 from fints.study.panel_store import Fits, gather
-from fints.study.pool import Pool
+from fints.study.pool import PANEL_WORKER, Pool
 from fints.study.progress import Report
-from fints.study.store import StudyFolder, fit_json, write_json
+from fints.study.recorder import NoRecord, Recorder, patience_with
+from fints.study.store import StudyFolder, append_line, fit_json, write_json
+from fints.study.tracking import Tracker
 
 __all__ = ["PanelOutcome", "collect", "run_panels"]
 
@@ -27,10 +33,16 @@ MOST_TRIES = 3
 
 @dataclass
 class PanelOutcome:
-    """How a run ended: fits that failed too often, each with its error, and how many are there."""
+    """How a run ended: fits that failed too often, each with its error, and how many are there.
+
+    `link` is the fragment of MLflow's compare page; `untracked` says why MLflow lacks something, empty if it
+    does not.
+    """
 
     failures: list[str] = field(default_factory=list)
     finished: int = 0
+    link: str = ""
+    untracked: str = ""
 
 
 def run_panels(
@@ -42,8 +54,12 @@ def run_panels(
     known: Mapping[str, Mapping[str, Any]],
     commit: str | None = None,
     command: str = "",
+    tracker: Tracker | None = None,
 ) -> PanelOutcome:
     """Run all fits of a plan that are neither in the folder nor among the committed ones (`known`).
+
+    The tracker, if one is given, is told of every fit in the folder; committed ones have no run of their own
+    and stand in the tables of their arms.
 
     Raises
     ------
@@ -55,22 +71,70 @@ def run_panels(
         If stopped; what is finished is kept.
     """
     outcome = PanelOutcome()
+    clock = time.perf_counter()
     with folder.held():
         write_json(folder.path / "study.json", {**plan.spec(), "commit": commit, "command": command})
         for line in folder.set_aside_damaged():
             report.say(line)
-        work = _Work(plan, folder, known, report)
-        if work.left:
-            pool = Pool(workers, {"folder": str(folder.path)}, folder.logs, module="fints.study.panel_worker")
-            try:
-                _serve(pool, work, outcome, report)
-            finally:
-                pool.stop()
-        outcome.finished = len(work.losses)
+        recorder: Recorder | NoRecord = NoRecord()
+        if tracker is not None:
+            recorder = Recorder(tracker, folder.fits, report.say, patience=patience_with(tracker))
+        status, waited = "KILLED", 0.0
+        try:
+            work = _Work(plan, folder, known, report, recorder)
+            there = len(work.losses)
+            if work.left:
+                start = {"folder": str(folder.path)}
+                pool = Pool(workers, start, folder.logs, module=PANEL_WORKER)
+                try:
+                    _serve(pool, work, outcome, report, recorder)
+                finally:
+                    pool.stop()
+            if tracker is not None:
+                _close_arms(recorder, collect(plan, folder, known))
+            status = "FAILED" if outcome.failures else "FINISHED"
+        finally:
+            waited = recorder.close(status)
+        outcome.finished, outcome.untracked = len(work.losses), recorder.error
+        if tracker is not None:
+            outcome.link = tracker.link
+            append_line(
+                folder.path / "runs.jsonl",
+                {
+                    "command": command,
+                    "commit": commit,
+                    "workers": workers,
+                    "status": status,
+                    "fits": len(work.losses) - there,
+                    "wall_seconds": time.perf_counter() - clock,
+                    "waited_for_tracking_seconds": waited,
+                    "tracking_seconds": tracker.seconds,
+                },
+            )
     return outcome
 
 
-def _serve(pool: Pool, work: _Work, outcome: PanelOutcome, report: Report) -> None:
+def _close_arms(recorder: Recorder | NoRecord, found: Fits) -> None:
+    """Tell of each arm that has fits what they say together."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in found.table.iter_rows(named=True):
+        rows.setdefault(row["arm"], []).append({**row, "point": json.loads(row["point"])})
+    arms = {row["key"]: arm for arm, own in rows.items() for row in own}
+    values: dict[str, dict[str, dict[int, list[float]]]] = {}
+    for one in last_by_sublayer(found.rows.iter_rows(named=True)):
+        by_layer = values.setdefault(arms[one["key"]], {}).setdefault(one["measure"], {})
+        by_layer.setdefault(one["layer"], []).append(one["value"])
+    for arm, own in rows.items():
+        means = {
+            measure: [(layer, statistics.fmean(by_layer[layer])) for layer in sorted(by_layer)]
+            for measure, by_layer in values.get(arm, {}).items()
+        }
+        recorder.close_arm(arm, own, means)
+
+
+def _serve(
+    pool: Pool, work: _Work, outcome: PanelOutcome, report: Report, recorder: Recorder | NoRecord
+) -> None:
     tries: dict[str, int] = {}
     while work.waiting or pool.busy:
         for slot in pool.idle():
@@ -79,6 +143,7 @@ def _serve(pool: Pool, work: _Work, outcome: PanelOutcome, report: Report) -> No
                 pool.send(slot, job, job)
                 for cell in job.cells():
                     report.started(cell)
+                    recorder.start(cell)
         found = pool.next_event()
         if found is None:
             continue
@@ -96,6 +161,8 @@ def _serve(pool: Pool, work: _Work, outcome: PanelOutcome, report: Report) -> No
             work.add(job)
         else:
             outcome.failures.append(f"{job}: {error}")
+            for cell in job.cells():
+                recorder.kill(cell, "FAILED", error)
 
 
 class _Work:
@@ -107,14 +174,16 @@ class _Work:
         folder: StudyFolder,
         known: Mapping[str, Mapping[str, Any]],
         report: Report,
+        recorder: Recorder | NoRecord,
     ) -> None:
-        self._plan, self._folder, self._known, self._report = plan, folder, known, report
+        self._plan, self._folder, self._known = plan, folder, known
+        self._report, self._recorder = report, recorder
         self._order = itertools.count()
         self._heap: list[tuple[bool, int, float, int, PanelFit]] = []
         self._untuned: dict[str, PanelArm] = {arm.name: arm for arm in plan.arms}
         self.losses: dict[str, float] = {}
         for arm in plan.arms:
-            self._add_all(plan.tuning_fits(arm))
+            self._add_all(plan.tuning_cells(arm))
         self._advance()
 
     @property
@@ -162,6 +231,7 @@ class _Work:
         path = self._folder.fit(cell.key)
         if path.is_dir():
             result = fit_json(path, "result.json")
+            self._recorder.finish(cell)
         else:
             result = self._known[cell.design]["result"]
         self.losses[cell.key] = loss_or_infinity(result)
@@ -174,10 +244,10 @@ class _Work:
 
     def _advance(self) -> None:
         for name, arm in list(self._untuned.items()):
-            tuning = self._plan.tuning_fits(arm)
+            tuning = self._plan.tuning_cells(arm)
             if all(cell.key in self.losses for cell in tuning):
                 del self._untuned[name]
-                self._add_all(self._plan.final_fits(arm, self._plan.choose(arm, self.losses)))
+                self._add_all(self._plan.final_cells(arm, self._plan.choose(arm, self.losses)))
 
 
 def collect(plan: PanelPlan, folder: StudyFolder, known: Mapping[str, Mapping[str, Any]]) -> Fits:
@@ -185,7 +255,7 @@ def collect(plan: PanelPlan, folder: StudyFolder, known: Mapping[str, Mapping[st
     cells: list[PanelFit] = []
     unknown = 0
     for arm in plan.arms:
-        tuning = plan.tuning_fits(arm)
+        tuning = plan.tuning_cells(arm)
         cells += tuning
         losses: dict[str, float] = {}
         for cell in tuning:
@@ -194,7 +264,7 @@ def collect(plan: PanelPlan, folder: StudyFolder, known: Mapping[str, Mapping[st
             elif cell.design in known:
                 losses[cell.key] = loss_or_infinity(known[cell.design]["result"])
         if len(losses) == len(tuning):
-            cells += plan.final_fits(arm, plan.choose(arm, losses))
+            cells += plan.final_cells(arm, plan.choose(arm, losses))
         else:
             unknown += len(plan.study.panels)
     found = gather(cells, folder.fits, known)

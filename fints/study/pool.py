@@ -13,9 +13,11 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Event", "Job", "Pool"]
+__all__ = ["PANEL_WORKER", "Event", "Job", "Pool"]
 
 Event = dict[str, Any]
+# What a worker runs.
+WORKER, PANEL_WORKER = "fints.study.worker", "fints.study.panel_worker"
 # A worker that dies this often before it was ready will not get ready.
 MOST_FAILED_STARTS = 3
 ONE_THREAD = dict.fromkeys(
@@ -43,7 +45,7 @@ class Pool:
     logs : Path
         Where what workers print is kept.
     module : str
-        What a worker runs.
+        What a worker runs: WORKER or PANEL_WORKER.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Pool:
         start: dict[str, Any],
         logs: Path,
         *,
-        module: str = "fints.study.worker",
+        module: str = WORKER,
     ) -> None:
         self._module = module
         self._start = start

@@ -5,15 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fints.study.addresses import one_line
-from fints.study.fits import Cell
+from fints.study.run_contents import Fitted
 from fints.study.tracking import Tracker
 
-__all__ = ["TRACKING_PATIENCE_S", "NoRecord", "Recorder"]
+__all__ = ["TRACKING_PATIENCE_S", "NoRecord", "Recorder", "patience_with"]
 
 # A tracking server that is away at the end of a study is waited for this long.
 TRACKING_PATIENCE_S = 180.0
@@ -61,20 +61,23 @@ class Recorder:
         self._thread = threading.Thread(target=self._serve, name="tracking", daemon=True)
         self._thread.start()
 
-    def start(self, cell: Cell) -> None:
+    def start(self, cell: Fitted) -> None:
         """Tell that a cell starts."""
         self._tell(cell.key, lambda: self._tracker.start(cell))
 
-    def finish(self, cell: Cell) -> None:
+    def finish(self, cell: Fitted) -> None:
         """Tell that a cell's folder is there."""
         self._tell(cell.key, lambda: self._tracker.finish(cell, self._fits / cell.key))
 
-    def kill(self, cell: Cell, status: str = "KILLED", reason: str = "") -> None:
+    def kill(self, cell: Fitted, status: str = "KILLED", reason: str = "") -> None:
         """Tell that a cell was interrupted or failed."""
         self._tell(cell.key, lambda: self._tracker.kill(cell, status, reason))
 
     def close_arm(
-        self, arm: str, rows: list[dict[str, Any]], profile: Mapping[str, list[tuple[int, float]]]
+        self,
+        arm: str,
+        rows: Sequence[Mapping[str, Any]],
+        profile: Mapping[str, Sequence[tuple[int, float]]],
     ) -> None:
         """Tell that all fits of an arm are there."""
         self._tell(f"arm {arm}", lambda: self._tracker.close_arm(arm, rows, profile))
@@ -135,19 +138,36 @@ class Recorder:
         return False
 
 
+def patience_with(tracker: Tracker) -> float:
+    """Return how long a driver waits for a store: a server may restart, a file that fails will fail again."""
+    return TRACKING_PATIENCE_S if tracker.served else 0.0
+
+
 class NoRecord:
     """In the place of a `Recorder` where no store was named: whoever ends the study records its fits."""
 
     error = ""
 
-    def start(self, cell: Cell) -> None:
+    def start(self, cell: Fitted) -> None:
         """Take no note."""
 
-    def finish(self, cell: Cell) -> None:
+    def finish(self, cell: Fitted) -> None:
         """Take no note."""
 
-    def kill(self, cell: Cell, status: str = "KILLED", reason: str = "") -> None:
+    def kill(self, cell: Fitted, status: str = "KILLED", reason: str = "") -> None:
         """Take no note."""
+
+    def close_arm(
+        self,
+        arm: str,
+        rows: Sequence[Mapping[str, Any]],
+        profile: Mapping[str, Sequence[tuple[int, float]]],
+    ) -> None:
+        """Take no note."""
+
+    def close(self, status: str) -> float:
+        """Have nothing to write."""
+        return 0.0
 
     def leave(self) -> float:
         """Have nothing to write."""

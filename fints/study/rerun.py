@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fints.study.fits import Cell
 from fints.study.grouping import jobs_of
 from fints.study.origin import ORIGIN
-from fints.study.pool import Pool
+from fints.study.plan import Plan
+from fints.study.pool import PANEL_WORKER, Pool
+from fints.study.run_contents import Fitted
 from fints.study.store import MANIFEST, StudyFolder, damage
 
 if TYPE_CHECKING:
-    from fints.study.plan import Plan
+    from fints.study.panel_plan import PanelPlan
 
-__all__ = ["Rerun", "find_job", "rerun"]
+__all__ = ["Rerun", "rerun"]
 
 # What says how long a fit took, or what made it that is restored here; and the checksums of all files.
 OF_ITS_OWN = ("timing.json", ORIGIN, MANIFEST)
@@ -30,7 +32,7 @@ class Rerun:
     empty where no fit was stored, or one that is damaged, which `reason` says.
     """
 
-    cell: Cell
+    cell: Fitted
     folder: Path
     same: tuple[str, ...] = ()
     different: tuple[str, ...] = ()
@@ -46,39 +48,22 @@ class Rerun:
         return [*lines, f"the same bytes as the stored fit: {', '.join(self.same)}"]
 
 
-def find_job(plan: Plan, key: str) -> tuple[Cell, Cell]:
-    """Return the fit of this key, and the job that makes it: itself, or the fits that are made at once.
-
-    The final fits of every design point are looked at, whichever was chosen.
-
-    Raises
-    ------
-    ValueError
-        If the plan has no such fit.
-    """
-    for job in _jobs(plan):
-        for cell in job.cells():
-            if cell.key == key:
-                return cell, job
-    raise ValueError(
-        f"no fit of this plan has the key {key}, which stands for data, options and the code of a commit: "
-        "check out the commit that the tag fints.commit of its run names, and give the options of its run."
-    )
-
-
-def rerun(plan: Plan, key: str, *, stored: StudyFolder, out: Path) -> Rerun:
+def rerun(plan: Plan | PanelPlan, key: str, *, stored: StudyFolder, out: Path | None) -> Rerun:
     """Make one fit again, in a process like that of a run, and compare its files with the stored ones.
+
+    The final fits of every design point are looked at, whichever was chosen. Of fits that are made at once
+    all are made again.
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan or PanelPlan
         Of the study.
     key : str
         Of the fit, the tag ``fints.key`` of its run.
     stored : StudyFolder
         Where the study's own fits lie; nothing is changed there.
-    out : Path
-        A folder for this fit; it is made.
+    out : Path or None
+        A folder for this fit, which is made; one for temporary files if None.
 
     Raises
     ------
@@ -87,20 +72,15 @@ def rerun(plan: Plan, key: str, *, stored: StudyFolder, out: Path) -> Rerun:
     RuntimeError
         If the fit fails, with the place of its log.
     """
-    cell, job = find_job(plan, key)
+    cell, job = _find(plan, key)
+    # Only now, so that a wrong key leaves no folder.
+    out = out.resolve() if out is not None else Path(tempfile.mkdtemp(prefix="fints-rerun-"))
     fresh = StudyFolder(out, plan.name, plan.label)
     if fresh.finished(key):
         raise ValueError(f"{fresh.fit(key)} is there already: give another folder with --out.")
     weights = (stored.fit(key) / "forecaster").is_dir() or not stored.finished(key)
     with fresh.held():
-        start = {
-            "folder": str(fresh.path),
-            "dataset": plan.dataset.reference,
-            "opens_seal": plan.study.opens_seal,
-            "checksum": plan.dataset.checksum,
-            "keep_weights": weights,
-        }
-        pool = Pool(1, start, fresh.logs)
+        pool = _pool(plan, fresh, weights=weights)
         try:
             _make(pool, job, fresh)
         finally:
@@ -113,14 +93,39 @@ def rerun(plan: Plan, key: str, *, stored: StudyFolder, out: Path) -> Rerun:
     return Rerun(cell, made, *_compared(made, stored.fit(key)))
 
 
-def _jobs(plan: Plan) -> Iterator[Cell]:
+def _find(plan: Plan | PanelPlan, key: str) -> tuple[Fitted, Any]:
+    """Return the fit of this key, and the job that makes it: itself, or the fits that are made at once."""
+    for job in _jobs(plan):
+        for cell in job.cells():
+            if cell.key == key:
+                return cell, job
+    raise ValueError(
+        f"no fit of this plan has the key {key}, which stands for data, options and the code of a commit: "
+        "check out the commit that the tag fints.commit of its run names, and give the options of its run."
+    )
+
+
+def _jobs(plan: Any) -> Iterator[Any]:
     for arm in plan.arms:
         yield from jobs_of(plan.tuning_cells(arm))
         for point in plan.study.tuning.points():
             yield from jobs_of(plan.final_cells(arm, point))
 
 
-def _make(pool: Pool, job: Cell, folder: StudyFolder) -> None:
+def _pool(plan: Plan | PanelPlan, fresh: StudyFolder, *, weights: bool) -> Pool:
+    start: dict[str, Any] = {"folder": str(fresh.path)}
+    if not isinstance(plan, Plan):
+        return Pool(1, start, fresh.logs, module=PANEL_WORKER)
+    start |= {
+        "dataset": plan.dataset.reference,
+        "opens_seal": plan.study.opens_seal,
+        "checksum": plan.dataset.checksum,
+        "keep_weights": weights,
+    }
+    return Pool(1, start, fresh.logs)
+
+
+def _make(pool: Pool, job: Any, folder: StudyFolder) -> None:
     while True:
         if not pool.busy:
             for slot in pool.idle():

@@ -6,13 +6,11 @@ settled from the folders by the next run.
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,13 +22,13 @@ from fints.study.plan import Plan, loss_or_infinity
 from fints.study.pool import Pool
 from fints.study.progress import Report
 from fints.study.published_fits import NOTHING, Committed
-from fints.study.recorder import TRACKING_PATIENCE_S, Recorder
+from fints.study.recorder import Recorder, patience_with
 from fints.study.restore import Kept
-from fints.study.store import StudyFolder, fit_json, write_json
+from fints.study.store import StudyFolder, append_line, fit_json, write_json
 from fints.study.tracking import Tracker
 from fints.study.trials import Claim, Queue, open_storage
 
-__all__ = ["Outcome", "append_line", "caught_signals", "run"]
+__all__ = ["Outcome", "caught_signals", "run"]
 
 
 @dataclass
@@ -93,9 +91,7 @@ def run(
         # Hashes the sources of baselines, once, while no other thread imports: CPython's parser of
         # syntax trees is not safe against that.
         write_json(folder.baselines, [cell.to_dict() for cell in plan.baseline_cells()])
-        # A server may restart; a file that fails will fail again.
-        served = (tracking_uri or "").startswith("http")
-        recorder = Recorder(tracker, folder.fits, report.say, patience=TRACKING_PATIENCE_S if served else 0.0)
+        recorder = Recorder(tracker, folder.fits, report.say, patience=patience_with(tracker))
         start = {
             "folder": str(folder.path),
             "dataset": plan.dataset.reference,
@@ -350,9 +346,3 @@ def caught_signals() -> Iterator[list[int]]:
     finally:
         for name, handler in usual.items():
             signal.signal(name, handler)
-
-
-def append_line(path: Path, row: dict[str, Any]) -> None:
-    """Add a row to a file of JSON lines."""
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(row) + "\n")

@@ -26,12 +26,12 @@ from fints.study.progress import Report
 from fints.study.published_fits import NOTHING, Committed
 from fints.study.recorder import TRACKING_PATIENCE_S, NoRecord, Recorder
 from fints.study.restore import Kept
-from fints.study.runner import Outcome, append_line, caught_signals
+from fints.study.runner import Outcome, caught_signals
 from fints.study.same_numbers import code_hash, refuse_other_numbers
 from fints.study.shared import KEPT, SharedStore
 from fints.study.shared_open import RESTART_S, open_shared
 from fints.study.shared_queue import SharedQueue, Standing
-from fints.study.store import DamagedFit, StudyFolder, parts_of, write_json
+from fints.study.store import DamagedFit, StudyFolder, append_line, parts_of, write_json
 from fints.study.tracking import Tracker
 
 __all__ = ["HEARTBEAT_S", "enqueue_study", "hand_in", "run_shared", "study_cells", "work"]

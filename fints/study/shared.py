@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fints.study.addresses import one_line, without_secrets
 from fints.study.archive import checksum, pack, unpack
+from fints.study.fingerprint import WORDS
 from fints.study.shared_tables import tables
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ def _patient(method: Callable[P, T]) -> Callable[P, T]:
 
 def other_plan(stored: Mapping[str, Any], spec: Mapping[str, Any]) -> list[str]:
     """Return in what two plans differ; words may change without making another plan."""
-    return sorted(
-        name for name in {*stored, *spec} - {"title", "docstring"} if stored.get(name) != spec.get(name)
-    )
+    return sorted(name for name in {*stored, *spec} - {*WORDS} if stored.get(name) != spec.get(name))
 
 
 class SharedStore:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DamagedFit",
     "StudyFolder",
+    "append_line",
     "damage",
     "digest",
     "file_text",
@@ -179,6 +180,12 @@ def parts_of(name: str) -> tuple[str, str]:
 def _refuse_path(name: str, what: str) -> None:
     if name in ("", ".", "..") or any(sign in name for sign in "/\\\0"):
         raise ValueError(f"the name of {what} must be one plain name, not a path; got {name!r}.")
+
+
+def append_line(path: Path, row: dict[str, Any]) -> None:
+    """Add a row to a file of JSON lines."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(row) + "\n")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,10 @@ from fints.study.cells import FINISHED
 from fints.study.commands import rerun_command
 from fints.study.company import Alone, Company
 from fints.study.embedded import embedded
-from fints.study.fits import Cell, read_result
-from fints.study.notes import arm_note, experiment_note
+from fints.study.fingerprint import WORDS
+from fints.study.fits import read_result
 from fints.study.origin import origin_of
-from fints.study.run_contents import PROFILE, arm_title, fit_metrics, run_name, short, text
+from fints.study.run_contents import Contents, FitsInTime, Fitted, arm_title, short, text
 from fints.study.stores import NO_PATIENCE, TrackerAway, check_tracker, quiet
 
 __all__ = ["NO_PATIENCE", "Tracker", "TrackerAway", "check_tracker", "compare_link", "create_tables"]
@@ -50,6 +50,8 @@ class Tracker:
         Of the study's file, and what ran it, from which follows what makes one fit again.
     company : Company, optional
         Who else may write; nobody if not given.
+    contents : Contents, optional
+        What the runs hold; those of a study in time if not given.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Tracker:
         commit: str | None = None,
         command: str = "",
         company: Company | None = None,
+        contents: Contents | None = None,
     ) -> None:
         self._company = company or Alone()
+        self._contents: Contents = contents or FitsInTime(spec)
         self._spec = spec
         self._root = root
         self._label = label
@@ -101,7 +105,7 @@ class Tracker:
         with self._timed("calls"), self._company.exclusive():
             self._find_runs(fits)
 
-    def start(self, cell: Cell) -> None:
+    def start(self, cell: Fitted) -> None:
         """Open the child run of a cell that starts."""
         if cell.key in self._finished or cell.key in self._children:
             return
@@ -111,7 +115,7 @@ class Tracker:
                 self._ended.discard(cell.arm)
             self._create_child(cell)
 
-    def finish(self, cell: Cell, folder: Path) -> None:
+    def finish(self, cell: Fitted, folder: Path) -> None:
         """Write a finished fit's numbers into its run and close it; a run that is closed stays as it is."""
         if cell.key in self._finished:
             return
@@ -121,7 +125,7 @@ class Tracker:
             self._complete(self._children[cell.key], cell.key, folder)
             del self._children[cell.key]
 
-    def kill(self, cell: Cell, status: str = "KILLED", reason: str = "") -> None:
+    def kill(self, cell: Fitted, status: str = "KILLED", reason: str = "") -> None:
         """Close the run of a cell that was interrupted (KILLED) or failed (FAILED)."""
         run_id = self._children.get(cell.key)
         if run_id is None:
@@ -133,20 +137,23 @@ class Tracker:
         del self._children[cell.key]
 
     def close_arm(
-        self, arm: str, rows: list[dict[str, Any]], profile: Mapping[str, list[tuple[int, float]]]
+        self,
+        arm: str,
+        rows: Sequence[Mapping[str, Any]],
+        profile: Mapping[str, Sequence[tuple[int, float]]],
     ) -> None:
         """Write an arm's table, chosen design point, best numbers and mean profile into the parent run."""
         from mlflow.entities import Metric, Param, RunTag
 
         with self._timed("calls"):
-            note, best = arm_note(self._spec, arm, rows)
+            note, best = self._contents.arm_note(arm, rows)
             now = _now()
             metrics = [
                 Metric(name, value, now, 0) for name, value in sorted(best.items()) if math.isfinite(value)
             ]
-            for column, points in profile.items():
-                if column in PROFILE:
-                    metrics += [Metric(PROFILE[column], value, now, layer) for layer, value in points]
+            metrics += [
+                Metric(name, value, now, layer) for name, value, layer in self._contents.profile(profile)
+            ]
             chosen: dict[str, Any] = next((row["point"] for row in rows if row["role"] == "final"), {})
             self._client.log_batch(
                 self._parents[arm],
@@ -179,6 +186,30 @@ class Tracker:
         return self._client
 
     @property
+    def served(self) -> bool:
+        """Whether a server keeps the record, and not a file."""
+        return (self._uri or "").startswith("http")
+
+    def answer_run(self, note: str) -> str:
+        """Return the run of the study's answer, made if there is none, with `note` beside it."""
+        from mlflow.entities import RunTag
+
+        role = "answer"
+        found = self._client.search_runs(
+            [self.experiment_id],
+            filter_string=f"tags.`fints.role` = '{role}' and tags.`fints.plan` = '{self._plan}'",
+            max_results=1,
+        )
+        if found:
+            run_id = str(found[0].info.run_id)
+        else:
+            tags = {name: value for name, value in self.tags("", role).items() if value}
+            run_id = str(self._client.create_run(self.experiment_id, run_name=role, tags=tags).info.run_id)
+        self._client.log_batch(run_id, tags=[RunTag("mlflow.note.content", note)])
+        self._client.set_terminated(run_id, "FINISHED")
+        return run_id
+
+    @property
     def arm_runs(self) -> dict[str, str]:
         """The run of each arm."""
         return dict(self._parents)
@@ -191,7 +222,7 @@ class Tracker:
             "fints.role": role,
             "fints.plan": self._plan,
             "fints.commit": self._commit or "none",
-            "fints.data_checksum": self._spec["checksum"],
+            "fints.data_checksum": self._contents.data().digest,
             "mlflow.source.name": f"studies/{self._spec['name']}.py",
             "mlflow.source.type": "LOCAL",
         }
@@ -220,7 +251,7 @@ class Tracker:
             experiment_id = found.experiment_id
             if found.lifecycle_stage == "deleted":
                 self._client.restore_experiment(experiment_id)
-        self._client.set_experiment_tag(experiment_id, "mlflow.note.content", experiment_note(self._spec))
+        self._client.set_experiment_tag(experiment_id, "mlflow.note.content", self._contents.note())
         return experiment_id
 
     def _find_runs(self, fits: Path) -> None:
@@ -270,59 +301,55 @@ class Tracker:
 
         tags = {
             **self.tags(arm["name"], "arm"),
-            "mlflow.note.content": arm_note(self._spec, arm["name"], [])[0],
+            "mlflow.note.content": self._contents.arm_note(arm["name"], [])[0],
         }
         run = self._client.create_run(self.experiment_id, run_name=arm_title(arm["levels"]), tags=tags)
-        params = {**arm["levels"], "data": self._data}
+        params = {**arm["levels"], "data": str(self._contents.data())}
         self._client.log_batch(run.info.run_id, params=[Param(name, value) for name, value in params.items()])
         self._client.log_dict(run.info.run_id, arm["experiment"], "experiment.json")
         return str(run.info.run_id)
 
-    def _create_child(self, cell: Cell) -> None:
+    def _create_child(self, cell: Fitted) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
+        data, place = self._contents.data_of(cell), self._contents.place(cell)
         tags = {
             **self.tags(cell.arm, cell.role),
             "mlflow.parentRunId": self._parents[cell.arm],
             "fints.key": cell.key,
             "fints.worker": self._company.me,
-            "fints.fold": str(cell.fold),
-            "fints.seed": str(cell.seed),
+            **{f"fints.{name}": value for name, value in place.items()},
         }
         if self._command:
             tags["fints.command"] = rerun_command(self._command, cell.key)
-        run = self._client.create_run(self.experiment_id, run_name=run_name(cell), tags=tags)
+        run = self._client.create_run(self.experiment_id, run_name=self._contents.name(cell), tags=tags)
         run_id = str(run.info.run_id)
         # Known from its first moment on, so that a store that goes away now leaves no run behind.
         self._children[cell.key] = run_id
         levels = next(arm["levels"] for arm in self._spec["arms"] if arm["name"] == cell.arm)
         point = {short(name): text(value) for name, value in cell.point.items()}
-        params = {
-            **levels,
-            **point,
-            "role": cell.role,
-            "fold": str(cell.fold),
-            "seed": str(cell.seed),
-            "data": self._data,
-        }
+        params = {**levels, **point, "role": cell.role, **place, "data": str(data)}
         self._client.log_batch(run_id, params=[Param(name, value) for name, value in params.items()])
         dataset = Dataset(
-            name=self._spec["dataset"]["name"],
-            digest=self._spec["checksum"],
+            name=data.name,
+            digest=data.digest,
             source_type="fints",
-            source=json.dumps({"dataset": self._spec["dataset"]["reference"]}),
-            profile=json.dumps({"span": self._spec["span"], "assets": self._spec["num_assets"]}),
+            source=json.dumps(data.source),
+            profile=json.dumps(data.profile),
         )
-        context = [InputTag("mlflow.data.context", f"{cell.role} fold {cell.fold}")]
+        where, number = next(iter(place.items()))
+        context = [InputTag("mlflow.data.context", f"{cell.role} {where} {number}")]
         self._client.log_inputs(run_id, datasets=[DatasetInput(dataset, context)])
-        self._client.log_dict(run_id, cell.experiment, "experiment.json")
+        self._client.log_dict(run_id, dict(cell.experiment), "experiment.json")
 
     def _complete(self, run_id: str, key: str, folder: Path) -> None:
         from mlflow.entities import Metric, RunTag
 
         result = read_result(folder)
         now = _now()
-        metrics = [Metric(name, value, now, step) for name, value, step in fit_metrics(folder, result)]
+        metrics = [
+            Metric(name, value, now, step) for name, value, step in self._contents.metrics(folder, result)
+        ]
         tags = [RunTag("status", result["outcome"])]
         if result["outcome"] not in FINISHED:
             tags.append(RunTag("fints.reason", str(result["reason"])[:500]))
@@ -333,10 +360,6 @@ class Tracker:
             self._client.log_batch(run_id, metrics=metrics[first : first + BATCH], tags=tags)
         self._client.set_terminated(run_id, "FINISHED")
         self._finished.add(key)
-
-    @property
-    def _data(self) -> str:
-        return f"{self._spec['dataset']['name']}@{self._spec['checksum'][:8]}"
 
     @contextmanager
     def _timed(self, kind: str) -> Iterator[None]:
@@ -364,10 +387,7 @@ def create_tables(url: str, artifacts: Path) -> None:
 def _digest(spec: Mapping[str, Any]) -> str:
     from fints.config import fingerprint
 
-    # Words may change without making another plan.
-    return fingerprint({name: value for name, value in spec.items() if name not in ("title", "docstring")})[
-        :8
-    ]
+    return fingerprint({name: value for name, value in spec.items() if name not in WORDS})[:8]
 
 
 def _now() -> int:

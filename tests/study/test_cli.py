@@ -227,6 +227,21 @@ def test_code_in_a_clone_that_git_cannot_read_is_refused_and_code_in_none_is_not
         checkout.refuse_uncommitted(STUDY, clone / "tiny.py")
 
 
+def test_claims_in_a_clone_whose_commit_git_cannot_name_are_refused_as_uncommitted(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprint, "PACKAGE", clone.parent / "site-packages" / "fints")
+    study = clone / "tiny.py"
+    assert checkout.commit_of_claims(STUDY, study, "quick")
+    (clone / ".git" / "HEAD").write_text("junk\n")
+    assert checkout.commit_of(study) is None
+    with pytest.raises(ValueError, match="git cannot say whether"):
+        checkout.commit_of_claims(STUDY, study, "quick")
+    assert checkout.commit_of_claims(STUDY, study, "smoke") is None
+    assert checkout.why_no_commit(study) == "git names no commit of this clone"
+    assert checkout.why_no_commit(clone.parent / "tiny.py") == "not a git checkout"
+
+
 @pytest.mark.parametrize("module", [cli, panel_cli])
 def test_a_study_that_stands_in_no_file_is_one_line(
     module: ModuleType, capsys: pytest.CaptureFixture[str]
@@ -257,3 +272,20 @@ def test_a_study_that_git_does_not_know_is_not_run(
     told = call("run", "--data", str(prices), "--root", str(tmp_path / "root"), study=study)
     assert told.returncode == 2
     assert "not committed" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "main", "wanted"),
+    [
+        ("tiny.py", panel_cli.main, "call fints.study.main(STUDY)"),
+        ("tiny_panels.py", cli.main, "call fints.study.panel_main(STUDY)"),
+    ],
+)
+def test_a_study_of_the_other_kind_is_refused_with_the_main_that_is_for_it(
+    file: str, main: Callable[..., None], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(__file__).with_name(file)
+    with pytest.raises(SystemExit) as ended:
+        main(runpy.run_path(str(path))["STUDY"], ["plan"], file=path)
+    assert ended.value.code == 2
+    assert wanted in capsys.readouterr().err

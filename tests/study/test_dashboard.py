@@ -152,7 +152,7 @@ def test_the_grid_of_a_study_on_panels_has_a_place_for_each_of_its_fits(path: Pa
     plan = make_panel_plan(study, name=path.stem, docstring="", preset="smoke")
     own = grid_of_panels(plan)
     for arm in plan.arms:
-        for cell in [*plan.tuning_fits(arm), *plan.final_fits(arm, study.tuning.points()[-1])]:
+        for cell in [*plan.tuning_cells(arm), *plan.final_cells(arm, study.tuning.points()[-1])]:
             own.put(cell, Mark.DONE)
     assert sum(own.count(role, Mark.DONE) for role in own.blocks) == sum(plan.num_fits().values())
     assert sum(own.count(role, Mark.WAITING) for role in own.blocks) == 0

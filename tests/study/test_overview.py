@@ -25,7 +25,7 @@ def planned(folder: Path, frame: pl.DataFrame) -> tuple[Plan, str]:
     frame.write_parquet(path)
     plan = make_plan(TINY, name="tiny", docstring="Words.", preset="quick", data=str(path))
     kept = Kept(plan, StudyFolder(folder, "tiny", "quick"))
-    return plan, "\n".join(plan_lines(kept, workers=1, commit=None))
+    return plan, "\n".join(plan_lines(kept, workers=1, commit="not a git checkout"))
 
 
 def power_of(text: str) -> str:

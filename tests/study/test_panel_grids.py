@@ -91,7 +91,7 @@ def test_what_cannot_be_fitted_is_refused_where_it_is_declared(size: dict[str, A
 
 def test_a_further_seed_is_another_fit_and_leaves_the_first_as_it_was() -> None:
     one, three = plan(), plan(seeds=3)
-    cells = [made.final_fits(made.arms[0], {}) for made in (one, three)]
+    cells = [made.final_cells(made.arms[0], {}) for made in (one, three)]
     assert [cell.panel for cell in cells[1]] == [100, 100, 100, 101, 101, 101]
     assert cells[1][::3] == cells[0]
     assert len({cell.seed for cell in cells[1]}) == len({cell.key for cell in cells[1]}) == 6
@@ -101,10 +101,10 @@ def test_a_further_seed_is_another_fit_and_leaves_the_first_as_it_was() -> None:
 
 def test_what_a_fit_is_asked_belongs_to_its_design_and_nothing_asked_changes_nothing() -> None:
     plain, asked = plan(), plan(asked={"blocks": 2})
-    one, other = (made.final_fits(made.arms[0], {})[0] for made in (plain, asked))
+    one, other = (made.final_cells(made.arms[0], {})[0] for made in (plain, asked))
     assert other.asked == {"blocks": 2}
     assert one.design != other.design
-    assert plan(asked={}).final_fits(plain.arms[0], {})[0] == one
+    assert plan(asked={}).final_cells(plain.arms[0], {})[0] == one
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def test_an_arm_is_tuned_before_it_is_judged_and_a_fault_is_tried_again(
 ) -> None:
     monkeypatch.setattr(cause_report, "draw_causes", lambda study, fits, cells, folder: [])
     made = plan()
-    Inline.fails = {made.tuning_fits(made.arms[0])[0].key}
+    Inline.fails = {made.tuning_cells(made.arms[0])[0].key}
     outcome, folder = run(made, tmp_path)
     assert (outcome.failures, outcome.finished) == ([], 16)
     roles = [cell.role for cell in inline.fitted]
@@ -194,7 +194,7 @@ def test_what_is_open_is_told_with_the_panels_that_decide_it_and_the_command_tha
 def test_a_worker_fits_what_it_is_told_and_ends_with_its_input(tmp_path: Path) -> None:
     made = plan("smoke")
     folder = StudyFolder(tmp_path, made.name, made.label)
-    first, second = made.tuning_fits(made.arms[0])
+    first, second = made.tuning_cells(made.arms[0])
     broken = replace(second, experiment={"model": {"width": -1}})
     lines = [{"folder": str(folder.path), "slot": 0}, first.to_dict(), broken.to_dict()]
     with folder.held():
@@ -217,7 +217,7 @@ def test_a_worker_fits_what_it_is_told_and_ends_with_its_input(tmp_path: Path) -
 @pytest.mark.slow
 def test_a_fit_that_fails_for_good_leaves_the_rest(inline: Any, tmp_path: Path, monkeypatch: Any) -> None:
     made = plan("smoke")
-    lost = made.tuning_fits(made.arms[0])[1]
+    lost = made.tuning_cells(made.arms[0])[1]
     monkeypatch.setattr(Inline, "fails", type("All", (set,), {"discard": lambda self, key: None})({lost.key}))
     outcome, folder = run(made, tmp_path)
     assert outcome.failures == [f"{lost}: a fault"]
@@ -227,19 +227,19 @@ def test_a_fit_that_fails_for_good_leaves_the_rest(inline: Any, tmp_path: Path, 
 
 
 def test_a_key_tells_design_and_code_and_a_design_is_that_of_another_name() -> None:
-    first = plan().tuning_fits(plan().arms[0])
-    assert len({cell.key for arm in plan().arms for cell in plan().tuning_fits(arm)}) == 8
+    first = plan().tuning_cells(plan().arms[0])
+    assert len({cell.key for arm in plan().arms for cell in plan().tuning_cells(arm)}) == 8
     renamed = {**FACTORS, "relief": {"plain": {}, "dropout": {"model.dropout": 0.2}}}
     settings = {**study().settings}
     other = plan(factors=renamed, settings=settings, presets={"quick": PanelPreset()})
-    assert [cell.design for cell in other.tuning_fits(other.arms[0])] == [cell.design for cell in first]
+    assert [cell.design for cell in other.tuning_cells(other.arms[0])] == [cell.design for cell in first]
     for change in (
         {"days": Days(train=31, validation=10, test=10)},
         {"simulation": {"num_assets": 4, "signal": "linear"}},
         {"tuning": PanelTuning(space={"training.learning_rate": (1e-3, 1e-2)}, panels=(91,))},
     ):
         changed = plan(**change)
-        assert changed.tuning_fits(changed.arms[0])[0].design != first[0].design
+        assert changed.tuning_cells(changed.arms[0])[0].design != first[0].design
 
 
 @pytest.mark.parametrize(

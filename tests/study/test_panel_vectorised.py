@@ -131,7 +131,7 @@ def test_fits_on_panels_that_are_made_at_once_are_those_made_alone_and_survive_a
 
 def test_arms_with_interventions_are_made_one_by_one(plan: Any) -> None:
     made = plan({**FOUR, "training.interventions": {"gradient_equaliser": {"dose": 1.0}}})
-    cells = made.tuning_fits(made.arms[0])
+    cells = made.tuning_cells(made.arms[0])
     assert [job.members for job in jobs_of(cells)] == [()] * len(cells)
     assert "interventions" in (why_alone(cells[0].experiment) or "")
 

@@ -151,8 +151,7 @@ def test_a_run_asks_for_the_seal_before_it_fits_anything(
     path.write_text('"""Ask why."""\n')
     for home, name, value in (
         (store_checks, "check_stores", lambda folder, arguments: False),
-        (cli, "commit_of", lambda path: "abc"),
-        (cli, "refuse_uncommitted", lambda study, path: None),
+        (cli, "commit_of_claims", lambda study, path, preset: "abc"),
     ):
         monkeypatch.setattr(home, name, value)
     words = ["run", "--preset", once.plan.preset, "--data", once.plan.dataset.reference]
