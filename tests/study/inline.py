@@ -67,6 +67,7 @@ class Inline:
 class Untracked:
     """Stands in for tracking and its thread."""
 
+    served = False
     link = error = ""
     seconds: dict[str, float] = {}  # noqa: RUF012
 

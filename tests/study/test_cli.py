@@ -19,6 +19,7 @@ from fints.study.plan import make_plan
 
 TINY = Path(__file__).parent / "tiny.py"
 STUDY = runpy.run_path(str(TINY))["STUDY"]
+PANELS = runpy.run_path(str(TINY.with_name("tiny_panels.py")))["STUDY"]
 
 
 class Told(NamedTuple):
@@ -242,13 +243,13 @@ def test_claims_in_a_clone_whose_commit_git_cannot_name_are_refused_as_uncommitt
     assert checkout.why_no_commit(clone.parent / "tiny.py") == "not a git checkout"
 
 
-@pytest.mark.parametrize("module", [cli, panel_cli])
+@pytest.mark.parametrize(("module", "study"), [(cli, STUDY), (panel_cli, PANELS)])
 def test_a_study_that_stands_in_no_file_is_one_line(
-    module: ModuleType, capsys: pytest.CaptureFixture[str]
+    module: ModuleType, study: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As `python - plan < tiny.py` runs it: what is piped into the interpreter has no __file__.
     with pytest.raises(SystemExit) as ended:
-        exec("main(STUDY, ['plan'])", {"main": module.main, "STUDY": STUDY, "__name__": "__main__"})
+        exec("main(STUDY, ['plan'])", {"main": module.main, "STUDY": study, "__name__": "__main__"})
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("error: a study must stand in a file")
 
