@@ -167,7 +167,7 @@ def _report(study: PanelStudy, path: Path, docstring: str, arguments: argparse.N
     if arguments.publish:
         published = {
             "published": str(publish(folder.path, path)),
-            "published_fits": str(publish_fits(found, path, plan.preset)),
+            "published_fits": str(publish_fits(found, path, plan.preset, spec=plan.spec())),
         }
         lines.append(f"to commit: {published['published']} and {published['published_fits']}")
     if arguments.as_json:

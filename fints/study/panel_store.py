@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fints.study.committed_tables import read_study, read_table, write_tables
 from fints.study.panel_cells import PanelFit
 from fints.study.publish import place_of
 from fints.study.store import fit_bytes, fit_json
@@ -41,20 +42,23 @@ class Fits:
 
 
 def committed(beside: Path, preset: str) -> dict[str, dict[str, Any]]:
-    """Return the committed fits of a study by design: ``result`` and ``rows``."""
-    import polars as pl
+    """Return the committed fits of a study by design: ``result`` and ``rows``.
 
+    Raises
+    ------
+    ValueError
+        If a file is not the one that was published, or a newer fints wrote them.
+    """
     folder = place_of(beside, preset)
-    if not (folder / FITS).is_file():
+    if read_study(folder) is None:
         return {}
     found: dict[str, dict[str, Any]] = {
         row["design"]: {"result": {**row, "point": json.loads(row["point"])}, "rows": []}
-        for row in pl.read_parquet(folder / FITS).iter_rows(named=True)
+        for row in read_table(folder / FITS).iter_rows(named=True)
     }
     by_key = {one["result"]["key"]: one["rows"] for one in found.values()}
-    if (folder / ROWS).is_file():
-        for row in pl.read_parquet(folder / ROWS).iter_rows(named=True):
-            by_key[row.pop("key")].append(row)
+    for row in read_table(folder / ROWS).iter_rows(named=True):
+        by_key[row.pop("key")].append(row)
     return found
 
 
@@ -99,14 +103,15 @@ def gather(cells: Iterable[PanelFit], fits: Path, known: Mapping[str, Mapping[st
     )
 
 
-def publish_fits(found: Fits, beside: Path, preset: str) -> Path:
-    """Write the fits where they can be committed, numbers of the watched rows in single precision."""
+def publish_fits(found: Fits, beside: Path, preset: str, *, spec: Mapping[str, Any]) -> Path:
+    """Write the fits where they can be committed, numbers of the watched rows in single precision.
+
+    `spec` is the study's, kept without its arms, which are many and stand in the study's file.
+    """
     import polars as pl
 
     folder = place_of(beside, preset)
-    folder.mkdir(parents=True, exist_ok=True)
-    found.table.sort("arm", "role", "panel", "point", "seed").write_parquet(folder / FITS, compression="zstd")
-    order = ["key", "measure", "step", "layer"]
-    rows = found.rows.sort(order).with_columns(pl.col("value").cast(pl.Float32))
-    rows.write_parquet(folder / ROWS, compression="zstd")
+    rows = found.rows.sort("key", "measure", "step", "layer").with_columns(pl.col("value").cast(pl.Float32))
+    tables = {"fits": found.table.sort("arm", "role", "panel", "point", "seed"), "rows": rows}
+    write_tables(folder, tables, {name: value for name, value in spec.items() if name != "arms"})
     return folder

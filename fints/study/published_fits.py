@@ -17,23 +17,22 @@ targets in double precision. So it is stored, where that gives the same double a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fints.study.committed_tables import ANEW, read_study, read_table, write_tables
 from fints.study.fits import WEIGHTS, Cell
 from fints.study.origin import Made, origin_of
 from fints.study.plan import loss_or_infinity
-from fints.study.store import digest, fit_json, fit_table, write_json
+from fints.study.store import fit_json, fit_table
 
 if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
     "FORECASTS",
-    "FORMAT",
     "NOTHING",
     "SHARED",
     "Committed",
@@ -41,15 +40,11 @@ __all__ = [
     "read_committed",
 ]
 
-FORMAT = 1
-STUDY = "study.json"
 TABLES = ("history", "profile", "mixing")
 FORECASTS = "forecasts"
 # Of a fit's forecasts, what other fits of its fold have alike.
 SHARED = ("date", "asset", "realised", "unit_scale")
 IDENTITY = ("key", "arm", "role", "fold", "seed", "point")
-# Fixed, so that fits that come later leave the pages before them, and what Git keeps of them, as they are.
-ROWS_A_GROUP = 50_000
 KEPT = ("key", "design", "arm", "role", "fold", "seed", "point", "sources", "torch", "device")
 
 
@@ -87,7 +82,9 @@ class Committed:
         found: dict[str, dict[str, pl.DataFrame]] = {}
         for name in (*TABLES, FORECASTS, "outcomes"):
             path = self.place / f"{name}.parquet"
-            whole = _read(path) if path.is_file() else pl.DataFrame({"key": []}, schema={"key": pl.String})
+            whole = (
+                read_table(path) if path.is_file() else pl.DataFrame({"key": []}, schema={"key": pl.String})
+            )
             parts = whole.partition_by("key", as_dict=True, maintain_order=True, include_key=False)
             found[name] = {str(key): part for (key,), part in parts.items()}
         return found
@@ -112,31 +109,16 @@ def read_committed(place: Path, *, checksum: str) -> Committed:
         If a file is not the one that was published, the fits are of another panel, or a newer fints wrote
         them.
     """
-    if not (place / STUDY).is_file():
+    spec = read_study(place)
+    if spec is None:
         return Committed(place=place)
-    anew = "or fit all of it here with --anew"
-    try:
-        told = json.loads((place / STUDY).read_text(encoding="utf-8"))
-        version, files, spec = int(told["format"]), dict(told["files"]), dict(told["spec"])
-        panel = str(spec["checksum"])
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
-        raise ValueError(f"{place / STUDY} cannot be read: restore it from its commit, {anew}.") from None
-    if version > FORMAT:
-        raise ValueError(
-            f"the fits in {place} were published by a newer fints (format {version}, here {FORMAT}): "
-            f"install that one, {anew}."
-        )
+    panel = spec.get("checksum")
     if panel != checksum:
         raise ValueError(
             f"the fits in {place} must be of the panel that is here (checksum {checksum}), and are of "
-            f"another ({panel}): get the panel they were made on, {anew}."
+            f"another ({panel}): get the panel they were made on, {ANEW}."
         )
-    for name, wanted in files.items():
-        path = place / name
-        if not path.is_file() or digest(path) != wanted:
-            fault = "is not as it was published" if path.is_file() else "is missing"
-            raise ValueError(f"{path} {fault}: restore it from its commit, {anew}.")
-    rows = _read(place / "fits.parquet").to_dicts()
+    rows = read_table(place / "fits.parquet").to_dicts()
     return Committed(place=place, spec=spec, fits={row["design"]: row for row in rows})
 
 
@@ -183,20 +165,7 @@ def publish_fits(
     writing = _Writing(spec, unit, known)
     for design, cell in ordered:
         writing.add(cell, design, fits / cell.key)
-    place.mkdir(parents=True, exist_ok=True)
-    files = {}
-    for name, frame in writing.tables().items():
-        path = place / f"{name}.parquet"
-        fresh = path.with_name(f".{path.name}-{os.getpid()}")
-        frame.rechunk().write_parquet(
-            fresh, compression="zstd", compression_level=9, row_group_size=ROWS_A_GROUP, statistics=False
-        )
-        os.replace(fresh, path)
-        files[path.name] = digest(path)
-    for path in place.glob("*.parquet"):
-        if path.name not in files:
-            path.unlink()
-    write_json(place / STUDY, {"format": FORMAT, "files": files, "spec": dict(spec)})
+    write_tables(place, writing.tables(), spec)
     return len(ordered)
 
 
@@ -318,15 +287,3 @@ def _schema(frame: pl.DataFrame) -> list[list[str]]:
 
 def _text(value: Any) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False)
-
-
-def _read(path: Path) -> pl.DataFrame:
-    import polars as pl
-
-    try:
-        return pl.read_parquet(path)
-    # Some damage makes polars panic, which is no Exception.
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise ValueError(
-            f"{path} must hold parquet and cannot be read: restore it from its commit."
-        ) from error

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from rich.console import Console
 
@@ -18,7 +19,7 @@ from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
 from fints.study.panel_fits import run_panel_fit
 from fints.study.panel_plan import PanelPlan, make_panel_plan
 from fints.study.panel_runner import collect, run_panels
-from fints.study.panel_store import committed, publish_fits
+from fints.study.panel_store import Fits, committed, publish_fits
 from fints.study.progress import Report
 from fints.study.store import StudyFolder
 
@@ -152,7 +153,7 @@ def test_a_study_that_tunes_nothing_goes_to_its_final_fits_and_is_published(
     assert table["test_excess"].n_unique() == 4
     assert table["worst_block_share"].null_count() == table["calm_share"].null_count() == 0
     beside = tmp_path / "studies" / "tiny.py"
-    publish_fits(found, beside, "quick")
+    publish_fits(found, beside, "quick", spec=made.spec())
     known = committed(beside, "quick")
     assert len(known) == 8
     with Report(Console(file=io.StringIO()), total=8, work=1.0, workers=1) as report:
@@ -160,3 +161,31 @@ def test_a_study_that_tunes_nothing_goes_to_its_final_fits_and_is_published(
             replace(made), StudyFolder(tmp_path / "new", "tiny", "quick"), report, workers=1, known=known
         )
     assert len(fitted) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        ("fits.parquet", b"junk", "fits.parquet is not as it was published"),
+        ("rows.parquet", None, "rows.parquet is missing"),
+        ("study.json", None, "study.json is missing"),
+        ("study.json", b"[1, ", "study.json cannot be read"),
+        ("study.json", b'{"format": 9, "files": {}, "spec": {}}', "published by a newer fints"),
+    ],
+)
+def test_committed_fits_that_are_not_what_was_published_are_refused(
+    name: str, content: bytes | None, wanted: str, tmp_path: Path
+) -> None:
+    beside, made = tmp_path / "tiny.py", plan()
+    cell = made.final_cells(made.arms[0], {})[0]
+    row = {name: getattr(cell, name) for name in ("key", "design", "arm", "role", "panel", "seed")}
+    rows = {"key": pl.String, "step": pl.Int64, "layer": pl.Int64, "measure": pl.String, "value": pl.Float64}
+    found = Fits(table=pl.DataFrame([row | {"point": "{}"}]), rows=pl.DataFrame(schema=rows), missing=0)
+    place = publish_fits(found, beside, "quick", spec=made.spec())
+    assert list(committed(beside, "quick")) == [cell.design]
+    if content is None:
+        (place / name).unlink()
+    else:
+        (place / name).write_bytes(content)
+    with pytest.raises(ValueError, match=wanted):
+        committed(beside, "quick")

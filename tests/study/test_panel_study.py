@@ -150,7 +150,7 @@ def test_an_arm_is_tuned_before_it_is_judged_and_a_fault_is_tried_again(
     assert inline.fitted == []
 
     published = tmp_path / "studies" / "tiny.py"
-    publish_fits(found, published, "quick")
+    publish_fits(found, published, "quick", spec=made.spec())
     known = committed(published, "quick")
     outcome, elsewhere = run(made, tmp_path / "elsewhere", known)
     assert (outcome.finished, inline.fitted) == (16, [])
