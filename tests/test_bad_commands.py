@@ -404,7 +404,7 @@ report --storage sqlite:///shared.db                    | tiny
 """
 
 PANELS = r"""
-                                                        | required: {plan,run,report}
+                                                        | required: {plan,run,report,rerun}
 plna                                                    | invalid choice
 plan --data sp500-20                                    | --data
 plan --preset hugee                                     | preset
@@ -415,6 +415,14 @@ plan --set model.depth=3                                | model.depth
 plan --json --anew more                                 | unrecognized arguments
 run --storage sqlite:///shared.db                       | --storage
 run --preset smoke --root prices.csv                    | prices.csv
+rerun                                                   | KEY
+rerun 0123456789abcdef --preset smoke                   | no fit of this plan
+rerun ../../etc --preset smoke                          | no fit of this plan
+rerun 0123456789abcdef --out ''                         | must not be empty
+rerun 0123456789abcdef --anew                           | unrecognized arguments
+run --preset smoke --tracking-uri nonsense://x          | --tracking-uri
+run --preset smoke --tracking-uri http://127.0.0.1:9    | --tracking-uri
+run --preset smoke --tracking-uri mysql://u:secret@127.0.0.1:9/d | --tracking-uri
 report --preset smoke --root absent                     | first:
 report --preset smoke --publish --set training.clip_norm=7 | leave out --set
 report --preset smoke --root prices.csv                 | first:

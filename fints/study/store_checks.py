@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,22 @@ def check_stores(folder: StudyFolder, arguments: argparse.Namespace) -> bool:
     ValueError
         If nothing can be written there, a database is damaged or the tracker does not answer.
     """
+    # What is refused leaves no folder behind.
+    made = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
+    check_folder(folder)
+    try:
+        return _checked(folder, arguments)
+    except ValueError:
+        for place in made:
+            with suppress(OSError):
+                place.rmdir()
+        raise
+
+
+def _checked(folder: StudyFolder, arguments: argparse.Namespace) -> bool:
     from fints.study.embedded import check_database
     from fints.study.tracking import TrackerAway, check_tracker
 
-    check_folder(folder)
     begun = False
     if arguments.storage:
         from fints.study.shared_open import RESTART_S, open_shared
