@@ -173,10 +173,18 @@ class FitsInTime:
                 yield from ((PROFILE[column], value, layer) for layer, value in points)
 
 
-def arm_title(levels: Mapping[str, str]) -> str:
-    """Return an arm's levels, numbers first: MLflow's table shows the first letters only."""
-    numbers_first = sorted(levels.items(), key=lambda item: not item[1].isdigit())
-    return ", ".join(f"{name} {level}" if level.isdigit() else level for name, level in numbers_first)
+def arm_title(levels: Mapping[str, str], among: Sequence[Mapping[str, str]]) -> str:
+    """Return the levels of one arm among others: MLflow's table shows the first letters only.
+
+    So what is the same in all arms stands last, and numbers, which are short, first.
+    """
+
+    def place(item: tuple[str, str]) -> tuple[bool, bool]:
+        name, level = item
+        return len({other.get(name) for other in among}) == 1 < len(among), not level.isdigit()
+
+    ordered = sorted(levels.items(), key=place)
+    return ", ".join(f"{name} {level}" if level.isdigit() else level for name, level in ordered)
 
 
 def point_text(point: Mapping[str, Any]) -> str:

@@ -303,7 +303,8 @@ class Tracker:
             **self.tags(arm["name"], "arm"),
             "mlflow.note.content": self._contents.arm_note(arm["name"], [])[0],
         }
-        run = self._client.create_run(self.experiment_id, run_name=arm_title(arm["levels"]), tags=tags)
+        title = arm_title(arm["levels"], [other["levels"] for other in self._spec["arms"]])
+        run = self._client.create_run(self.experiment_id, run_name=title, tags=tags)
         params = {**arm["levels"], "data": str(self._contents.data())}
         self._client.log_batch(run.info.run_id, params=[Param(name, value) for name, value in params.items()])
         self._client.log_dict(run.info.run_id, arm["experiment"], "experiment.json")

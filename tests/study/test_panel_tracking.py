@@ -21,6 +21,7 @@ import pytest
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_contents import PanelFits
 from fints.study.panel_plan import PanelPlan, make_panel_plan
+from fints.study.run_contents import arm_title
 from fints.study.store import write_json
 from fints.study.tracking import Tracker
 
@@ -146,10 +147,21 @@ def test_an_arm_says_how_its_fits_ended_on_average(root: Path) -> None:
     assert "| 101 | 101 | 0.7500 | 1.5000 | 3 | diverged |" in note
     assert best == {
         "train/diverged_fits": 1.0,
+        "best/excess": 0.5,
         "test/excess": 0.5,
         "validation/loss": 1.5,
         "train/seconds": 3.0,
     }
+
+
+def test_the_title_of_an_arm_begins_with_what_sets_it_apart() -> None:
+    arms = [
+        {"residual": "post_norm", "depth": depth, "relief": relief}
+        for depth in ("2", "16")
+        for relief in ("none", "dropout")
+    ]
+    assert arm_title(arms[3], arms) == "depth 16, dropout, post_norm"
+    assert arm_title(arms[0], arms[:1]) == "depth 2, post_norm, none"
 
 
 def command(root: Path, *words: str) -> list[str]:
