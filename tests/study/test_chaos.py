@@ -11,12 +11,12 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_a_study_survives_every_fault_at_random_times(postgres: Any) -> None:
-    # The script has servers of its own; the fixture tells whether they can be had. Long fits and twenty
-    # rounds are for its command.
+@pytest.mark.timeout(900)
+def test_a_study_survives_a_killed_worker_a_stopped_one_and_a_database_that_restarts(postgres: Any) -> None:
+    # The script has servers of its own; the fixture tells whether they can be had.
     script = Path(__file__).parent / "chaos.py"
-    command = [sys.executable, str(script), "--rounds", "2", "--preset", "smoke", "--steps", "500"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    faults = "kill,stop,postgres,parquet,clock"
+    command = [sys.executable, str(script), "--rounds", "1", "--preset", "smoke", "--steps", "60"]
+    told = subprocess.run([*command, "--faults", faults], capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stdout + told.stderr
-    assert told.stdout.count("every fit counts once, tables equal") == 2
+    assert "every fit counts once, tables equal" in told.stdout
