@@ -18,7 +18,7 @@ from fints.study.store import MANIFEST, StudyFolder, damage
 if TYPE_CHECKING:
     from fints.study.panel_plan import PanelPlan
 
-__all__ = ["Rerun", "rerun"]
+__all__ = ["Rerun", "find_job", "rerun"]
 
 # What says how long a fit took, or what made it that is restored here; and the checksums of all files.
 OF_ITS_OWN = ("timing.json", ORIGIN, MANIFEST)
@@ -72,7 +72,7 @@ def rerun(plan: Plan | PanelPlan, key: str, *, stored: StudyFolder, out: Path | 
     RuntimeError
         If the fit fails, with the place of its log.
     """
-    cell, job = _find(plan, key)
+    cell, job = find_job(plan, key)
     # Only now, so that a wrong key leaves no folder.
     out = out.resolve() if out is not None else Path(tempfile.mkdtemp(prefix="fints-rerun-"))
     fresh = StudyFolder(out, plan.name, plan.label)
@@ -93,7 +93,7 @@ def rerun(plan: Plan | PanelPlan, key: str, *, stored: StudyFolder, out: Path | 
     return Rerun(cell, made, *_compared(made, stored.fit(key)))
 
 
-def _find(plan: Plan | PanelPlan, key: str) -> tuple[Fitted, Any]:
+def find_job(plan: Plan | PanelPlan, key: str) -> tuple[Fitted, Any]:
     """Return the fit of this key, and the job that makes it: itself, or the fits that are made at once."""
     for job in _jobs(plan):
         for cell in job.cells():
