@@ -11,7 +11,7 @@ from fints.study.cells import FAILED
 from fints.study.claims import CLAIM_WORDS
 from fints.words import counted
 
-__all__ = ["arm_note", "experiment_note", "table_lines"]
+__all__ = ["arm_lines", "arm_note", "experiment_note", "num_diverged", "table_lines"]
 
 # Shown in the table of an arm, as far as the metrics of a fit hold them.
 SHOWN = ("r2_zero", "r2_mean", "ic", "rank_ic")
@@ -49,31 +49,9 @@ def arm_note(
     tuning = [row for row in rows if row["role"] == "tuning"]
     final = [row for row in rows if row["role"] == "final"]
     best: dict[str, float] = {}
-    lines = [f"## {arm}", ""]
+    lines = arm_lines(arm, rows, place="fold")
     if not rows:
-        return "\n".join([*lines, "Running: the table appears when the arm has ended."]), best
-    diverged = sum(row["outcome"] in FAILED for row in rows)
-    if diverged:
-        lines += [
-            f"{diverged} of {counted(len(rows), 'fit')} **diverged**; a final one is scored as the zero "
-            "forecast.",
-            "",
-        ]
-    if tuning:
-        fields = list(tuning[0]["point"])
-        lines += table_lines(
-            "Tuning (validation loss decides)",
-            [*(_short(name) for name in fields), "fold", "validation loss", "outcome"],
-            [
-                [
-                    *(_number(row["point"][name]) for name in fields),
-                    row["fold"],
-                    _number(row["validation_loss"]),
-                    row["outcome"],
-                ]
-                for row in tuning
-            ],
-        )
+        return "\n".join(lines), best
     if final:
         shown = [name for name in SHOWN if any(name in row["metrics"] for row in final)]
         lines += [
@@ -108,8 +86,44 @@ def arm_note(
         percent = spec["outcome"].startswith("r2")
         name = f"best/{spec['outcome']}_percent" if percent else f"best/{spec['outcome']}"
         best[name] = best[f"test/{spec['outcome']}"] * (100 if percent else 1)
-    best["train/diverged_fits"] = float(diverged)
+    best["train/diverged_fits"] = float(num_diverged(rows))
     return "\n".join(lines), {name: value for name, value in best.items() if math.isfinite(value)}
+
+
+def arm_lines(arm: str, rows: Sequence[Mapping[str, Any]], *, place: str) -> list[str]:
+    """Return how the note of an arm begins: its name, how many fits diverged, its trials by their `place`."""
+    lines = [f"## {arm}", ""]
+    if not rows:
+        return [*lines, "Running: the table appears when the arm has ended."]
+    diverged = num_diverged(rows)
+    if diverged:
+        lines += [
+            f"{diverged} of {counted(len(rows), 'fit')} **diverged**; a final one is scored as the zero "
+            "forecast.",
+            "",
+        ]
+    tuning = [row for row in rows if row["role"] == "tuning"]
+    if tuning:
+        fields = list(tuning[0]["point"])
+        lines += table_lines(
+            "Tuning (validation loss decides)",
+            [*(_short(name) for name in fields), place, "validation loss", "outcome"],
+            [
+                [
+                    *(_number(row["point"][name]) for name in fields),
+                    row[place],
+                    _number(row["validation_loss"]),
+                    row["outcome"],
+                ]
+                for row in tuning
+            ],
+        )
+    return lines
+
+
+def num_diverged(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many of these fits failed."""
+    return sum(row["outcome"] in FAILED for row in rows)
 
 
 def _best_loss(tuning: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -73,14 +73,7 @@ def study_parser(path: Path, study: Study) -> argparse.ArgumentParser:
         f"report --preset {default} --publish",
         f"report --preset {default} --json",
     )
-    again = _verb(
-        verbs,
-        name,
-        "rerun",
-        "make one fit again and compare its bytes with the stored one",
-        f"rerun 0123456789abcdef --preset {default}",
-    )
-    _add_key(again)
+    again = _rerun_verb(verbs, name, default)
     for verb in (plan, run, report, again):
         _add_size(verb, sizes, default)
         verb.add_argument(
@@ -189,14 +182,7 @@ def panel_parser(path: Path, study: PanelStudy) -> argparse.ArgumentParser:
         f"report --preset {default} --publish",
         f"report --preset {default} --json",
     )
-    again = _verb(
-        verbs,
-        name,
-        "rerun",
-        "make one fit again and compare its bytes with the stored one",
-        f"rerun 0123456789abcdef --preset {default}",
-    )
-    _add_key(again)
+    again = _rerun_verb(verbs, name, default)
     for verb in (plan, run, report, again):
         _add_size(verb, sizes, default)
         _add_set(verb, "training.steps=500")
@@ -287,11 +273,21 @@ def _add_root(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_key(again: argparse.ArgumentParser) -> None:
+def _rerun_verb(
+    verbs: argparse._SubParsersAction[OneLineParser], name: str, default: str
+) -> argparse.ArgumentParser:
+    again = _verb(
+        verbs,
+        name,
+        "rerun",
+        "make one fit again and compare its bytes with the stored one",
+        f"rerun 0123456789abcdef --preset {default}",
+    )
     again.add_argument("key", metavar="KEY", help="of the fit: the tag fints.key of its run in MLflow")
     again.add_argument(
         "--out", type=text_of, metavar="DIR", help="keep the fit here; else in a folder that is named"
     )
+    return again
 
 
 def _add_tracker(run: argparse.ArgumentParser) -> None:

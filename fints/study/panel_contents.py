@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fints.config import fingerprint
-from fints.study.cells import FAILED
 from fints.study.claims import CLAIM_WORDS
-from fints.study.notes import table_lines
+from fints.study.notes import arm_lines, num_diverged, table_lines
 from fints.study.panel_cells import PanelFit
-from fints.study.run_contents import Data, point_text, text
+from fints.study.run_contents import Data, point_text
 from fints.study.store import fit_bytes, fit_json
 from fints.words import counted
 
@@ -103,37 +102,11 @@ class PanelFits:
 
     def arm_note(self, arm: str, rows: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, float]]:
         """Return an arm's words, and numbers of all its fits."""
-        lines = [f"## {arm}", ""]
+        lines = arm_lines(arm, rows, place="panel")
         if not rows:
-            return "\n".join([*lines, "Running: the table appears when the arm has ended."]), {}
-        failed = sum(row["outcome"] in FAILED for row in rows)
-        if failed:
-            lines += [
-                f"{failed} of {counted(len(rows), 'fit')} **diverged**; a final one is scored as the zero "
-                "forecast.",
-                "",
-            ]
-        tuning, final = ([row for row in rows if row["role"] == role] for role in ("tuning", "final"))
-        if tuning:
-            lines += table_lines(
-                "Tuning (validation loss decides)",
-                [
-                    *(name.rsplit(".", 1)[-1] for name in tuning[0]["point"]),
-                    "panel",
-                    "validation loss",
-                    "outcome",
-                ],
-                [
-                    [
-                        *map(text, row["point"].values()),
-                        row["panel"],
-                        _rounded(row["validation_loss"]),
-                        row["outcome"],
-                    ]
-                    for row in tuning
-                ],
-            )
-        best: dict[str, float] = {"train/diverged_fits": float(failed)}
+            return "\n".join(lines), {}
+        final = [row for row in rows if row["role"] == "final"]
+        best: dict[str, float] = {"train/diverged_fits": float(num_diverged(rows))}
         if final:
             if final[0]["point"]:
                 lines += [f"Chosen: {point_text(final[0]['point'])}", ""]
