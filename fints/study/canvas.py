@@ -41,6 +41,7 @@ __all__ = [
     "proxy",
     "put_legend",
     "styled",
+    "told_of",
     "whole_axis",
     "write_figure",
 ]
@@ -90,10 +91,14 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Facet:
-    """One panel: arms that differ in the compared factor only, each with its level and its style number."""
+    """One panel: arms that differ in the compared factor only, each with its level and its style number.
+
+    `primary` where the primary contrast lies.
+    """
 
     title: str
     arms: tuple[tuple[str, str, int], ...]
+    primary: bool = False
 
 
 @contextmanager
@@ -110,8 +115,12 @@ def styled() -> Iterator[None]:
 
 
 def facets_of(analysis: Analysis, available: set[str]) -> list[Facet]:
-    """Group arms into panels: one a combination of the factors other than the compared one."""
+    """Group arms into panels: one a combination of the factors other than the compared one.
+
+    Of more than fit into a figure the last are left, and the one of the primary contrast.
+    """
     compared = analysis.contrasts["factor"][0]
+    within = analysis.spec["primary"]["within"]
     others = [name for name in analysis.factors if name != compared]
     facets = []
     for combination in itertools.product(*(analysis.factors[name] for name in others)):
@@ -123,10 +132,16 @@ def facets_of(analysis: Analysis, available: set[str]) -> list[Facet]:
             and all(arm["levels"][name] == level for name, level in levels.items())
         )
         if arms:
-            facets.append(
-                Facet(title=", ".join(f"{name} {level}" for name, level in levels.items()), arms=arms)
-            )
-    return facets[-MOST_FACETS:]
+            title = ", ".join(f"{name} {level}" for name, level in levels.items())
+            primary = bool(within) and within.items() <= levels.items()
+            facets.append(Facet(title=title, arms=arms, primary=primary))
+    left_out = [facet for facet in facets if not facet.primary][: max(0, len(facets) - MOST_FACETS)]
+    return [facet for facet in facets if facet not in left_out]
+
+
+def told_of(facets: Sequence[Facet]) -> Facet:
+    """Return the panel that a caption tells of: that of the primary contrast, or else the last."""
+    return next((facet for facet in reversed(facets) if facet.primary), facets[-1])
 
 
 def new_canvas(rows: int, *, height: float, columns: int = 1) -> tuple[Canvas, list[Axes]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-from fints.study.canvas import GREY, Figure, new_canvas, styled
+from fints.study.canvas import GREY, Figure, facets_of, new_canvas, styled
 from fints.study.verdict import number
 
 if TYPE_CHECKING:
@@ -62,7 +62,10 @@ def mixing(analysis: Analysis) -> tuple[Canvas, Figure] | None:
     found = {name: rows for name, rows in found.items() if rows.height}
     if not found:
         return None
-    shown = dict(list(found.items())[-MOST_PANELS:])
+    primary = {arm for facet in facets_of(analysis, set(found)) if facet.primary for arm, *_ in facet.arms}
+    # Sorting keeps the order of what is alike: those of the primary contrast stay, then the last ones.
+    kept = sorted(found, key=lambda name: name in primary)[-MOST_PANELS:]
+    shown = {name: rows for name, rows in found.items() if name in kept}
     matrices = {name: _matrix(rows) for name, rows in shown.items()}
     limit = _limit(list(matrices.values()))
     columns = min(2, len(matrices))

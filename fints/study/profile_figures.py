@@ -18,6 +18,7 @@ from fints.study.canvas import (
     new_canvas,
     proxy,
     put_legend,
+    told_of,
     whole_axis,
 )
 from fints.study.verdict import number
@@ -108,13 +109,13 @@ def update(analysis: Analysis) -> tuple[Canvas, Figure] | None:
             left.set_xlabel("sublayer")
             right.set_xlabel("sublayer")
     put_legend(canvas, panels)
-    deepest = facets[-1]
+    shown = told_of(facets)
     told = "; ".join(
-        f"{label} {_ratio_text(analysis, arm, 'relative_update')}" for arm, label, _ in deepest.arms
+        f"{label} {_ratio_text(analysis, arm, 'relative_update')}" for arm, label, _ in shown.arms
     )
     caption = (
         "What the first sublayer adds to the stream, relative to the stream, as a multiple of what the last "
-        f"one adds{at(deepest)}: {told}. {LAST_WEIGHTS}. "
+        f"one adds{at(shown)}: {told}. {LAST_WEIGHTS}. "
         "Right: the last optimiser step relative to the weights. Bands: range over fits."
     )
     return canvas, Figure(
@@ -150,15 +151,15 @@ def training(analysis: Analysis) -> tuple[Canvas, Figure] | None:
         whole_axis(axes)
     panels[-1].set_xlabel("optimiser step")
     put_legend(canvas, panels, {"training": proxy("-"), "validation": proxy("--")})
-    deepest = facets[-1]
+    shown = told_of(facets)
     told = []
-    for arm, label, _ in deepest.arms:
+    for arm, label, _ in shown.arms:
         losses = analysis.history.filter(pl.col("arm") == arm).drop_nulls("validation_loss")
         if losses.height:
             best = losses.sort("validation_loss", "step").row(0, named=True)
             told.append(f"{label} {best['validation_loss']:#.4g} at step {best['step']}")
     caption = (
-        f"Lowest mean validation loss{at(deepest)}: {'; '.join(told)}." if told else "Training loss by step."
+        f"Lowest mean validation loss{at(shown)}: {'; '.join(told)}." if told else "Training loss by step."
     ) + (
         " Mean over the finished final fits. Training loss is over every day of a window, validation loss "
         "over the decision day alone, on other dates: their levels do not compare."
@@ -192,9 +193,9 @@ def _profile_figure(
     panels[-1].set_xlabel("sublayer k (even: attention, odd: feed-forward)")
     before = analysis.profiles.filter(pl.col("measure") == f"{measure}_initial").height
     put_legend(canvas, panels, {"before training": proxy(":")} if before else None)
-    deepest = facets[-1]
-    ends = "; ".join(f"{label} {told(arm)}" for arm, label, _ in deepest.arms)
-    return canvas, Figure(name=name, caption=f"{opening}{at(deepest)}: {ends}. {closing}", alt=alt)
+    shown = told_of(facets)
+    ends = "; ".join(f"{label} {told(arm)}" for arm, label, _ in shown.arms)
+    return canvas, Figure(name=name, caption=f"{opening}{at(shown)}: {ends}. {closing}", alt=alt)
 
 
 def nulls(analysis: Analysis, facet: Facet) -> dict[str, pl.DataFrame]:

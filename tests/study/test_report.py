@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from fints.study import canvas, mixing_figures
 from fints.study.analysis import analyse
-from fints.study.canvas import Facet
+from fints.study.canvas import Facet, facets_of
 from fints.study.document import Heading, Items, Table, Text, from_docstring, to_html, to_markdown
-from fints.study.profile_figures import nulls
+from fints.study.profile_figures import nulls, training
 from fints.study.report import write_report
 
 FIGURES = [
@@ -115,6 +117,26 @@ def test_each_scheme_stands_beside_its_own_null_and_profiles_say_whose_weights_t
     for name in ("similarity", "gradient", "update"):
         assert "Weights after the last step, where forecasts may come from an earlier one" in captions[name]
     assert "their levels do not compare" in captions["training"]
+
+
+@pytest.mark.parametrize("depth", ["2", "8"])
+def test_captions_tell_of_the_panel_of_the_primary_contrast_and_too_many_panels_keep_it(
+    reported, monkeypatch, depth
+):
+    analysis, _ = reported
+    primary = {**analysis.spec["primary"], "within": {"depth": depth}}
+    named = replace(analysis, spec={**analysis.spec, "primary": primary})
+    _, figure = training(named)
+    assert f" at depth {depth}: pre_norm " in figure.caption
+    available = set(analysis.profiles["arm"])
+    assert [facet.title for facet in facets_of(named, available)] == ["depth 2", "depth 8"]
+    monkeypatch.setattr(canvas, "MOST_FACETS", 1)
+    assert [facet.title for facet in facets_of(named, available)] == [f"depth {depth}"]
+    monkeypatch.setattr(mixing_figures, "MOST_PANELS", 3)
+    _, figure = mixing_figures.mixing(named)
+    assert f"pre_norm-depth_{depth} " in figure.caption
+    assert "3 more arms" in figure.caption
+    assert f"depth_{'8' if depth == '2' else '2'}" not in figure.caption
 
 
 def test_every_arm_has_its_mixing_matrix_and_the_caption_says_what_the_embedding_has_left(reported):
