@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["CLAIM_WORDS"]
+__all__ = ["CLAIM_WORDS", "FULL"]
+
+# The preset that decides what a smaller one leaves open, made for one GPU.
+FULL = "full"
 
 CLAIM_WORDS = {
     "none": "checks the path and claims nothing",

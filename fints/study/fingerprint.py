@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 # Of a spec: they may change without making another plan.
-WORDS = ("title", "docstring")
+WORDS = ("title", "docstring", "larger")
 # Built where they run, by `fints.residual.native`.
 KERNELS = ("*.cpp", "*.h")
 COMMENT = re.compile(r" *//[^\n]*")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fints.study.addresses import one_line, without_secrets
 from fints.study.checkout import commit_of, commit_of_claims, declared_in, why_no_commit
-from fints.study.claims import CLAIM_WORDS
+from fints.study.claims import CLAIM_WORDS, FULL
 from fints.study.command_line import (
     answer,
     changes_of,
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from fints.study.tracking import Tracker
 
 __all__ = ["main"]
-
-# The preset that decides what a smaller one leaves open.
-FULL = "full"
 
 
 def main(study: PanelStudy, argv: Sequence[str] | None = None, *, file: str | Path | None = None) -> NoReturn:

@@ -11,6 +11,7 @@ from typing import Any
 from fints.config import fingerprint, override
 from fints.study.baselines import NETWORKS, SOURCES
 from fints.study.cells import FINISHED
+from fints.study.claims import FULL
 from fints.study.dataset import Dataset, open_dataset
 from fints.study.design import DEFAULT_BASELINES, Arm, Contrast, Study
 from fints.study.experiments import check_experiment
@@ -32,7 +33,10 @@ SPEC_FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What `run` will do; nothing in it depends on when or where it runs."""
+    """What `run` will do; nothing in it depends on when or where it runs.
+
+    `larger` runs the study at its full size, empty where this is it or there is none.
+    """
 
     study: Study
     name: str
@@ -43,6 +47,7 @@ class Plan:
     arms: list[Arm]
     folds: list[dict[str, Any]]
     sources: str
+    larger: str = ""
 
     @property
     def label(self) -> str:
@@ -141,6 +146,7 @@ class Plan:
             "sources": self.sources,
             "device": device_type(study.base.training.device),
             "torch": torch_version(),
+            **({"larger": self.larger} if self.larger else {}),
             # A study from before the choice, and one that leaves it, has the same spec.
             **({} if study.baselines == DEFAULT_BASELINES else {"baselines": list(study.baselines)}),
             **(
@@ -244,6 +250,9 @@ def make_plan(
         arms=sized.arms(),
         folds=folds,
         sources=sources_hash(),
+        larger=f"python studies/{name}.py run --preset {FULL}"
+        if FULL in study.presets and preset != FULL
+        else "",
     )
 
 

@@ -29,6 +29,7 @@ from fints.study.figures import Figure, draw
 from fints.study.found import FOUND_RULE
 from fints.study.selection import HELD_EQUAL
 from fints.study.selection_report import selection_blocks
+from fints.study.still_open import still_open
 from fints.study.tables import (
     arms_table,
     baselines_table,
@@ -90,6 +91,7 @@ def _blocks(analysis: Analysis, figures: Sequence[Figure]) -> list[Block]:
         Text(text=RULE),
         Heading(text="Power"),
         *power_table(analysis),
+        *still_open(analysis),
         Heading(text="Baselines"),
         baselines_table(analysis),
         *shown("oracle"),

@@ -19,6 +19,7 @@ from fints.study.dataset import open_dataset
 from fints.study.design import Contrast
 from fints.study.fits import Cell, run_cell
 from fints.study.plan import Plan, make_plan
+from fints.study.shared import other_plan
 
 
 def declared(path: Path) -> Study:
@@ -49,6 +50,17 @@ def test_the_spec_of_a_plan_is_json_and_the_same_each_time(panel_file: Path) -> 
     first, second = plan(panel_file).spec(), plan(panel_file).spec()
     assert json.dumps(first, sort_keys=True, allow_nan=False) == json.dumps(second, sort_keys=True)
     assert [Experiment.from_dict(arm["experiment"]).model.depth for arm in first["arms"]] == [1, 2, 1, 2]
+
+
+def test_the_spec_names_the_command_of_the_full_size_where_there_is_one_and_is_no_other_plan_for_it() -> None:
+    study = declared(Path(__file__).parents[2] / "studies" / "residual_by_depth.py")
+    made = {
+        preset: make_plan(study, name="depths", docstring="", preset=preset) for preset in ("quick", "full")
+    }
+    assert made["quick"].spec()["larger"] == "python studies/depths.py run --preset full"
+    assert "larger" not in made["full"].spec()
+    spec = made["quick"].spec()
+    assert other_plan({name: value for name, value in spec.items() if name != "larger"}, spec) == []
 
 
 def test_all_arms_get_the_same_budget(panel_file: Path) -> None:

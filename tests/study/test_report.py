@@ -16,6 +16,7 @@ from fints.study.canvas import Facet, facets_of
 from fints.study.document import Heading, Items, Table, Text, from_docstring, to_html, to_markdown
 from fints.study.profile_figures import nulls, training
 from fints.study.report import write_report
+from fints.study.still_open import still_open
 
 FIGURES = [
     "contrasts",
@@ -151,6 +152,26 @@ def test_every_arm_has_its_mixing_matrix_and_the_caption_says_what_the_embedding
         share = f"{100 * last[0] / last.sum():.1f} % ({100 / (layers + 1):.1f} % if all alike)"
         assert f"{arm['name']} {share}" in caption
     assert "the scales of the norms held as they are" in caption
+
+
+def test_what_is_undecided_is_told_with_the_fits_that_would_decide_it_and_the_command_for_a_gpu(
+    make_study, tmp_path
+):
+    spec, folder = make_study(tmp_path, schemes=("pre_norm", "post_norm"), folds=2)
+    analysis = analyse({**spec, "larger": "python studies/residual_by_depth.py run --preset full"}, folder)
+    undecided = analysis.contrasts.filter(pl.col("decision") == "undecided")
+    assert undecided.height
+    write_report(analysis, folder)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    chapter = text.partition("## What is still open\n")[2].partition("\n## ")[0]
+    for row in undecided.iter_rows(named=True):
+        more = max(1, row["folds_needed"] - 2)
+        fits = more * len(spec["arms"]) * len(spec["seeds"])
+        assert f"- {row['contrast']}: about {more:,} more folds ({fits:,} final fits of all arms)." in chapter
+    assert "python studies/residual_by_depth.py run --preset full" in chapter
+    decided = replace(analysis, contrasts=analysis.contrasts.with_columns(decision=pl.lit("equivalent")))
+    assert "No verdict of this size is left undecided." in to_markdown(still_open(decided))
+    assert still_open(replace(analysis, claim="none")) == []
 
 
 def test_a_run_that_claims_nothing_says_so_twice(make_study, tmp_path):

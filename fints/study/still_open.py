@@ -1,0 +1,58 @@
+"""What a study in time leaves undecided, how much more would decide it, and where that comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fints.study.claims import FULL
+from fints.study.document import Block, Code, Heading, Items, Text
+from fints.study.selection import HELD_EQUAL
+from fints.study.verdict import MOST_FOLDS
+from fints.words import counted
+
+if TYPE_CHECKING:
+    from fints.study.analysis import Analysis
+
+__all__ = ["still_open"]
+
+
+def still_open(analysis: Analysis) -> list[Block]:
+    """Return a chapter on what is undecided; none for a size that claims nothing."""
+    if analysis.claim == "none":
+        return []
+    heading, spec = Heading(text="What is still open"), analysis.spec
+    undecided: dict[str, tuple[int | None, int]] = {}
+    if analysis.selection is not None:
+        undecided |= {
+            f"which to pick at the {HELD_EQUAL[one.how]}": (one.folds_needed, one.clusters)
+            for one in analysis.selection.comparisons
+            if one.kind == "undecided"
+        }
+    undecided |= {
+        row["contrast"]: (row["folds_needed"], row["clusters"])
+        for row in analysis.contrasts.iter_rows(named=True)
+        if row["decision"] == "undecided"
+    }
+    if not undecided:
+        return [heading, Text(text="No verdict of this size is left undecided.")]
+    # All arms on one more fold, tuned as they are.
+    fits = len(spec["arms"]) * len(spec["seeds"])
+    blocks: list[Block] = [
+        heading,
+        Text(text="Undecided, with how many folds more like these would decide it at these estimates:"),
+        Items(items=tuple(f"{name}: {_more(*known, fits)}." for name, known in undecided.items())),
+        Text(text="More years or another market come with a panel of your own (`--data FILE`)."),
+    ]
+    if command := spec.get("larger"):
+        blocks += [
+            Text(text=f"The preset `{FULL}` is made for one GPU, and uses the one that is there:"),
+            Code(text=command),
+        ]
+    return blocks
+
+
+def _more(needed: int | None, clusters: int, fits: int) -> str:
+    if needed is None:
+        return f"more than {MOST_FOLDS:,}"
+    more = max(1, needed - clusters)
+    return f"about {counted(more, 'more fold')} ({counted(more * fits, 'final fit')} of all arms)"
