@@ -135,8 +135,9 @@ def facets_of(analysis: Analysis, available: set[str]) -> list[Facet]:
             title = ", ".join(f"{name} {level}" for name, level in levels.items())
             primary = bool(within) and within.items() <= levels.items()
             facets.append(Facet(title=title, arms=arms, primary=primary))
-    left_out = [facet for facet in facets if not facet.primary][: max(0, len(facets) - MOST_FACETS)]
-    return [facet for facet in facets if facet not in left_out]
+    # Sorting keeps the order of what is alike.
+    kept = sorted(facets, key=lambda facet: facet.primary)[-MOST_FACETS:]
+    return [facet for facet in facets if facet in kept]
 
 
 def told_of(facets: Sequence[Facet]) -> Facet:

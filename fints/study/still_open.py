@@ -21,26 +21,27 @@ def still_open(analysis: Analysis) -> list[Block]:
     if analysis.claim == "none":
         return []
     heading, spec = Heading(text="What is still open"), analysis.spec
-    undecided: dict[str, tuple[int | None, int]] = {}
+    # All arms on one more fold, tuned as they are.
+    fits = len(spec["arms"]) * len(spec["seeds"])
+    untold = "how many cannot be told from so few"
+    undecided: dict[str, str] = {}
     if analysis.selection is not None:
         undecided |= {
-            f"which to pick at the {HELD_EQUAL[one.how]}": (one.folds_needed, one.clusters)
+            f"which to pick at the {HELD_EQUAL[one.how]}": _more(one.folds_needed, one.clusters, fits, untold)
             for one in analysis.selection.comparisons
             if one.kind == "undecided"
         }
     undecided |= {
-        row["contrast"]: (row["folds_needed"], row["clusters"])
+        row["contrast"]: _more(row["folds_needed"], row["clusters"], fits, f"more than {MOST_FOLDS:,}")
         for row in analysis.contrasts.iter_rows(named=True)
         if row["decision"] == "undecided"
     }
     if not undecided:
         return [heading, Text(text="No verdict of this size is left undecided.")]
-    # All arms on one more fold, tuned as they are.
-    fits = len(spec["arms"]) * len(spec["seeds"])
     blocks: list[Block] = [
         heading,
         Text(text="Undecided, with how many folds more like these would decide it at these estimates:"),
-        Items(items=tuple(f"{name}: {_more(*known, fits)}." for name, known in undecided.items())),
+        Items(items=tuple(f"{name}: {more}." for name, more in undecided.items())),
         Text(text="More years or another market come with a panel of your own (`--data FILE`)."),
     ]
     if command := spec.get("larger"):
@@ -51,8 +52,8 @@ def still_open(analysis: Analysis) -> list[Block]:
     return blocks
 
 
-def _more(needed: int | None, clusters: int, fits: int) -> str:
+def _more(needed: int | None, clusters: int, fits: int, without: str) -> str:
     if needed is None:
-        return f"more than {MOST_FOLDS:,}"
+        return without
     more = max(1, needed - clusters)
     return f"about {counted(more, 'more fold')} ({counted(more * fits, 'final fit')} of all arms)"
