@@ -53,6 +53,7 @@ class Start:
             seed=derive(self.seed, "training"),
             profiler=self.profiler,
             estimated_bytes=self.estimated_bytes,
+            steering=self.steering,
         )
 
 

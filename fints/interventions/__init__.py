@@ -25,7 +25,7 @@ from fints.interventions.reliefs import DOSES, RELIEFS, Relief, changes
 from fints.interventions.representation import Decorrelation, DecorrelationPlacebo, alignment
 from fints.interventions.scale import ScaledInputs, forecasts_by_scale, moved_by_scale
 from fints.interventions.skip import SkippedSublayers
-from fints.interventions.table import INTERVENTIONS, intervene
+from fints.interventions.table import INTERVENTIONS, cannot_be_stacked, intervene
 
 __all__ = [
     "DOSES",
@@ -57,6 +57,7 @@ __all__ = [
     "UpdateChange",
     "WindowChange",
     "alignment",
+    "cannot_be_stacked",
     "changes",
     "forecasts_by_scale",
     "intervene",

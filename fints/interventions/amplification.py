@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fints.interventions.base import Cause, Role, UpdateChange, checked_dose
+from fints.interventions.base import Cause, Role, UpdateChange, checked_dose, num_branches
+from fints.training import Weights, by_row
 
 __all__ = ["DepthScaledUpdates", "OutputChangeStep"]
 
@@ -47,17 +48,16 @@ class OutputChangeStep(UpdateChange):
         self.budget = budget
 
     def update(
-        self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float
+        self, weights: Weights, take: Callable[[], None], inputs: Tensor, *, rate_share: Tensor
     ) -> None:
         """Take the step, measure it, and shorten it."""
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        before = [parameter.detach().clone() for parameter in parameters]
-        earlier = _forecast(model, inputs)
+        before = [each.clone() for each in weights.values()]
+        earlier = weights.forecasts(inputs)
         take()
-        change = (_forecast(model, inputs) - earlier).square().mean().sqrt()
-        allowed = self.budget * rate_share
+        change = (weights.forecasts(inputs) - earlier).square().flatten(1).mean(1).sqrt()
+        allowed = (self.budget * rate_share).to(change)
         factor = torch.where(change > allowed, allowed / change, 1.0).pow(self.dose)
-        _shorten(parameters, before, factor)
+        _shorten(weights.values(), before, factor)
 
 
 class DepthScaledUpdates(UpdateChange):
@@ -89,31 +89,18 @@ class DepthScaledUpdates(UpdateChange):
         self.reference = reference
 
     def update(
-        self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float
+        self, weights: Weights, take: Callable[[], None], inputs: Tensor, *, rate_share: Tensor
     ) -> None:
         """Take the step and shrink it."""
-        branches = model.get_submodule("branches")
-        parameters = [parameter for parameter in branches.parameters() if parameter.requires_grad]
-        before = [parameter.detach().clone() for parameter in parameters]
+        branches = weights.under("branches.")
+        before = [each.clone() for each in branches.values()]
         take()
-        number = sum(1 for _ in branches.children())
-        factor = min(1.0, self.reference / number) ** self.dose
-        _shorten(parameters, before, torch.tensor(factor))
+        factor = min(1.0, self.reference / num_branches(branches)) ** self.dose
+        _shorten(branches.values(), before, torch.full_like(rate_share, factor))
 
 
-def _forecast(model: nn.Module, inputs: Tensor) -> Tensor:
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        mean: Tensor = model(inputs).mean
-    model.train(training)
-    return mean
-
-
-@torch.no_grad()
-def _shorten(parameters: list[nn.Parameter], before: list[Tensor], factor: Tensor) -> None:
-    if float(factor) == 1.0:
+def _shorten(values: list[Tensor], before: list[Tensor], factor: Tensor) -> None:
+    for value, old in zip(values, before, strict=True):
+        own = by_row(factor.to(value), value)
         # Adding and taking away would round.
-        return
-    for parameter, old in zip(parameters, before, strict=True):
-        parameter.copy_(old + factor.to(old) * (parameter - old))
+        value.copy_(torch.where(own == 1, value, old + own * (value - old)))

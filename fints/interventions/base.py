@@ -11,21 +11,25 @@ place                   what is changed there
 ======================  ==============================================================
 
 Each concrete class is one change, made with ``Class(dose=..., seed=...)`` and options of its own. It
-keeps nothing from one step to the next. Shapes: B batch, T tokens, D width, F features, L sublayers.
+keeps nothing from one step to the next.
+
+What acts in a step acts on one network or on K with stacked parameters, and is written for K: it takes
+`Weights` and numbers (K,), and nothing of one network enters another. Shapes: K networks, B batch,
+T tokens, D width, F features, L sublayers.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fints.interventions.passing import Passing
 from fints.residual import Branch, Residual
-from fints.training import Batches
+from fints.training import Batches, Weights
 
 __all__ = [
     "BackwardChange",
@@ -37,6 +41,7 @@ __all__ = [
     "UpdateChange",
     "WindowChange",
     "checked_dose",
+    "num_branches",
     "one_cycle",
 ]
 
@@ -59,6 +64,13 @@ class Intervention(ABC):
     @abstractmethod
     def __init__(self, *, dose: float, seed: int) -> None: ...
 
+    def beside(self, others: Sequence[Self]) -> Self:
+        """Return what acts on K stacked networks as this does on the first and `others` on the rest.
+
+        They are the same change but for their seeds; one that draws nothing is the same for all.
+        """
+        return self
+
 
 class WindowChange(Intervention):
     """Changes the windows that are trained on."""
@@ -80,16 +92,16 @@ class BackwardChange(Intervention):
     """Changes what reaches the sublayers in the backward pass of a training step; at most one a fit."""
 
     @abstractmethod
-    def backward(self, mean: Tensor, passing: Passing, model: nn.Module, *, retain_graph: bool) -> None:
-        """Leave a gradient of `mean` in the parameters of `model`."""
+    def backward(self, mean: Tensor, passing: Passing, weights: Weights, *, retain_graph: bool) -> None:
+        """Leave a gradient of each network's `mean` (K,) in its weights."""
 
 
 class Penalty(Intervention):
     """Adds the gradient of a further loss."""
 
     @abstractmethod
-    def add(self, passing: Passing, model: nn.Module, *, step: int) -> None:
-        """Add to the gradients in the parameters of `model`."""
+    def add(self, passing: Passing, weights: Weights, *, step: int) -> None:
+        """Add to the gradients of the weights."""
 
 
 class UpdateChange(Intervention):
@@ -97,9 +109,9 @@ class UpdateChange(Intervention):
 
     @abstractmethod
     def update(
-        self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float
+        self, weights: Weights, take: Callable[[], None], inputs: Tensor, *, rate_share: Tensor
     ) -> None:
-        """Move the weights once; see `fints.training.Steering`."""
+        """Move the weights once; see `fints.training.Steering`. `rate_share` (K,) is each network's own."""
 
 
 def checked_dose(name: str, dose: float, *, most: float | None = None) -> float:
@@ -115,6 +127,11 @@ def checked_dose(name: str, dose: float, *, most: float | None = None) -> float:
         upper = "" if most is None else f" and at most {most:g}"
         raise ValueError(f"the dose of {name} must be a number of at least 0{upper}; got {dose!r}.")
     return float(dose)
+
+
+def num_branches(branches: Weights) -> int:
+    """Return L, the number of branches, from the weights under ``branches.``."""
+    return 1 + max(int(name.split(".")[0]) for name in branches.named)
 
 
 def one_cycle(number: int, seed: int) -> list[int]:

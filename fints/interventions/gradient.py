@@ -6,14 +6,16 @@ parameters of all branches. L sublayers.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from copy import copy
+from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fints.interventions.base import BackwardChange, Cause, Role, checked_dose, one_cycle
 from fints.interventions.passing import Passing
-from fints.training import derive
+from fints.training import Weights, by_row, derive, lengths
 
 __all__ = ["GradientEqualiser", "GradientEqualiserPlacebo"]
 
@@ -51,15 +53,19 @@ class GradientEqualiser(BackwardChange):
     def __init__(self, *, dose: float, seed: int) -> None:
         self.dose = checked_dose("gradient_equaliser", dose, most=1)
 
-    def backward(self, mean: Tensor, passing: Passing, model: nn.Module, *, retain_graph: bool) -> None:
+    def backward(self, mean: Tensor, passing: Passing, weights: Weights, *, retain_graph: bool) -> None:
         """Run the plain backward pass for its norms, then the rescaled one."""
-        weights = _branch_weights(model)
-        norms, length = _plain(mean, passing, weights)
+        branches = weights.under("branches.")
+        norms, length = _plain(mean, passing, branches)
         common = _geometric_mean(norms)
-        passing.rule = lambda layer, g: g * _factor(g.norm(), common, self.dose)
-        mean.backward(retain_graph=retain_graph)
+
+        def equalised(layer: int, g: Tensor) -> Tensor:
+            return _times(weights, g, _factor(lengths([weights.row(g)]), common, self.dose))
+
+        passing.rule = equalised
+        mean.sum().backward(retain_graph=retain_graph)
         passing.rule = None
-        _match(weights, length)
+        _match(branches, length)
 
 
 class GradientEqualiserPlacebo(BackwardChange):
@@ -89,56 +95,64 @@ class GradientEqualiserPlacebo(BackwardChange):
 
     def __init__(self, *, dose: float, seed: int) -> None:
         self.dose = checked_dose("gradient_equaliser_placebo", dose, most=1)
-        self.seed = derive(seed, "gradient_equaliser_placebo")
+        self.seeds = [derive(seed, "gradient_equaliser_placebo")]
 
-    def backward(self, mean: Tensor, passing: Passing, model: nn.Module, *, retain_graph: bool) -> None:
+    def beside(self, others: Sequence[Self]) -> Self:
+        """Return the placebo of K stacked networks, each with its own cycle."""
+        joined = copy(self)
+        joined.seeds = [*self.seeds, *(seed for each in others for seed in each.seeds)]
+        return joined
+
+    def backward(self, mean: Tensor, passing: Passing, weights: Weights, *, retain_graph: bool) -> None:
         """Find the equaliser's factors, then run the backward pass with them permuted."""
-        weights = _branch_weights(model)
-        norms, length = _plain(mean, passing, weights)
+        branches = weights.under("branches.")
+        norms, length = _plain(mean, passing, branches)
         common = _geometric_mean(norms)
-        factors: dict[int, Tensor] = {}
+        factors = torch.ones_like(norms)
 
-        def equalise(layer: int, g: Tensor) -> Tensor:
-            factors[layer] = _factor(g.norm(), common, self.dose)
-            return g * factors[layer]
+        def equalised(layer: int, g: Tensor) -> Tensor:
+            factors[layer] = _factor(lengths([weights.row(g)]), common, self.dose)
+            return _times(weights, g, factors[layer])
 
-        passing.rule = equalise
-        torch.autograd.grad(mean, weights, retain_graph=True, materialize_grads=True)
-        cycle = one_cycle(len(passing.outputs), self.seed)
-        passing.rule = lambda layer, g: g * factors.get(cycle[layer], 1.0)
-        mean.backward(retain_graph=retain_graph)
+        passing.rule = equalised
+        branches.slopes(mean)
+        number = len(passing.outputs)
+        cycles = torch.tensor([one_cycle(number, seed) for seed in self.seeds]).to(norms.device)
+        permuted = factors.gather(0, cycles.mT)
+        passing.rule = lambda layer, g: _times(weights, g, permuted[layer])
+        mean.sum().backward(retain_graph=retain_graph)
         passing.rule = None
-        _match(weights, length)
+        _match(branches, length)
 
 
-def _branch_weights(model: nn.Module) -> list[nn.Parameter]:
-    branches = model.get_submodule("branches")
-    return [parameter for parameter in branches.parameters() if parameter.requires_grad]
-
-
-def _plain(mean: Tensor, passing: Passing, weights: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """Return the norms (L,) of g_k and that of G in the plain backward pass."""
+def _plain(mean: Tensor, passing: Passing, branches: Weights) -> tuple[Tensor, Tensor]:
+    """Return the norms (L, K) of g_k and that of G (K,) in the plain backward pass."""
     number = len(passing.outputs)
-    found = torch.autograd.grad(mean, [*passing.outputs, *weights], retain_graph=True, materialize_grads=True)
-    return torch.stack([g.norm() for g in found[:number]]), _norm(list(found[number:]))
+    inputs = [*passing.outputs, *branches.named.values()]
+    grads = torch.autograd.grad(mean.sum(), inputs, retain_graph=True, materialize_grads=True)
+    found = [branches.row(g) for g in grads]
+    return torch.stack([lengths([g]) for g in found[:number]]), lengths(found[number:])
 
 
 def _geometric_mean(norms: Tensor) -> Tensor:
     reached = norms > 0
     logs = torch.where(reached, norms, 1.0).log()
-    return torch.exp(logs.sum() / reached.sum().clamp(min=1))
+    return torch.exp(logs.sum(0) / reached.sum(0).clamp(min=1))
 
 
 def _factor(norm: Tensor, common: Tensor, dose: float) -> Tensor:
     return torch.where(norm > 0, common / torch.where(norm > 0, norm, 1.0), 1.0).pow(dose)
 
 
-def _match(weights: list[nn.Parameter], length: Tensor) -> None:
-    """Give the gradients in `weights` together the given length."""
-    held = [weight.grad for weight in weights if weight.grad is not None]
-    now = _norm(held)
-    torch._foreach_mul_(held, torch.where(now > 0, length / torch.where(now > 0, now, 1.0), 1.0))
+def _times(weights: Weights, g: Tensor, factor: Tensor) -> Tensor:
+    rows = weights.row(g)
+    return (rows * by_row(factor, rows)).view_as(g)
 
 
-def _norm(tensors: list[Tensor]) -> Tensor:
-    return torch.stack([tensor.norm() for tensor in tensors]).norm()
+def _match(branches: Weights, length: Tensor) -> None:
+    """Give the gradients in the branches together the given length (K,)."""
+    held = branches.gradients()
+    now = lengths(held)
+    factor = torch.where(now > 0, length / torch.where(now > 0, now, 1.0), 1.0)
+    for gradient in held:
+        gradient.mul_(by_row(factor, gradient))

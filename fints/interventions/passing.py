@@ -1,6 +1,6 @@
 """One forward pass of a training step, with a place at each sublayer where its backward pass can be changed.
 
-Shapes: B batch, T tokens, D width, L sublayers.
+Shapes: K networks, B batch, T tokens, D width, L sublayers; K is there only where parameters are stacked.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class Passing:
     Attributes
     ----------
     read : list of Tensor
-        u_k (B, T, D), what sublayer k read before any norm.
+        u_k (K, B, T, D), what sublayer k read before any norm.
     outputs : list of Tensor
-        y_k (B, T, D) as the scheme received it.
+        y_k (K, B, T, D) as the scheme received it.
     rule : callable or None
         ``rule(layer, g)`` is what goes on into branch `layer` in a backward pass where g = dL/dy_k
-        arrives; None passes on g. It may be set anew between two backward passes of the same graph.
+        arrives, in the shape of y_k; None passes on g. It may be set anew between two backward passes of
+        the same graph.
     """
 
     def __init__(self) -> None:
@@ -49,14 +50,15 @@ class Passing:
 
     def watch(self, residual: Residual[Any], state: Any, layer: int, branch: Branch) -> Branch:
         """Return `branch`, whose output passes this place unchanged, bit for bit."""
-        self.read.append(residual.read(state, layer))
+        read = residual.read(state, layer)
+        return lambda u: self.at(layer, read, branch(u))
 
-        def watched(u: Tensor) -> Tensor:
-            y: Tensor = _Place.apply(branch(u), self, layer)
-            self.outputs.append(y)
-            return y
-
-        return watched
+    def at(self, layer: int, read: Tensor, y: Tensor) -> Tensor:
+        """Note what sublayer `layer` read and returned, and return the latter unchanged, bit for bit."""
+        self.read.append(read)
+        placed: Tensor = _Place.apply(y, self, layer)
+        self.outputs.append(placed)
+        return placed
 
 
 class _Place(torch.autograd.Function):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fints.interventions.base import Cause, NetworkChange, Role, UpdateChange, checked_dose
+from fints.interventions.base import Cause, NetworkChange, Role, UpdateChange, checked_dose, num_branches
 from fints.residual import Branch, Residual
+from fints.training import Weights
 
 __all__ = ["BranchGain", "RisingUpdates", "SharpInputs"]
 
@@ -92,14 +92,14 @@ class RisingUpdates(UpdateChange):
         self.dose = checked_dose("rising_updates", dose)
 
     def update(
-        self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float
+        self, weights: Weights, take: Callable[[], None], inputs: Tensor, *, rate_share: Tensor
     ) -> None:
         """Take the step and lengthen it."""
-        branches = list(model.get_submodule("branches").children())
-        before = [[p.detach().clone() for p in branch.parameters()] for branch in branches]
+        number = num_branches(weights.under("branches."))
+        branches = [weights.under(f"branches.{k}.").values() for k in range(number)]
+        before = [[value.clone() for value in values] for values in branches]
         take()
-        with torch.no_grad():
-            for k, (branch, weights) in enumerate(zip(branches, before, strict=True)):
-                factor = self.dose * (k + 1) / len(branches)
-                for parameter, old in zip(branch.parameters(), weights, strict=True):
-                    parameter.add_(factor * (parameter - old))
+        for k, (values, earlier) in enumerate(zip(branches, before, strict=True)):
+            factor = self.dose * (k + 1) / number
+            for value, old in zip(values, earlier, strict=True):
+                value.add_(factor * (value - old))

@@ -1,20 +1,21 @@
 r"""Relief of representation collapse: a penalty on tokens and increments that point the same way.
 
-Shapes: B batch, T tokens, D width; N = B T tokens; L sublayers.
+Shapes: K networks, B batch, T tokens, D width; N = B T tokens; L sublayers.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import ClassVar
+from copy import copy
+from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fints.interventions.base import Cause, Penalty, Role, checked_dose, one_cycle
 from fints.interventions.passing import Passing
-from fints.training import derive
+from fints.training import Weights, by_row, derive, lengths
 
 __all__ = ["Decorrelation", "DecorrelationPlacebo", "alignment"]
 
@@ -33,14 +34,14 @@ def alignment(read: Sequence[Tensor], outputs: Sequence[Tensor], order: Tensor |
     Parameters
     ----------
     read, outputs
-        u_k and y_k, (B, T, D) each.
+        u_k and y_k, (B, T, D) each, or (K, B, T, D) of several networks, which gives K numbers.
     order
-        A permutation of the D coordinates, to stand for P; then this measures nothing.
+        A permutation of the D coordinates, to stand for P; then this measures nothing. (K, D) for several.
     """
-    tokens = torch.stack([_squared_cosine(u, order) for u in read]).mean()
-    pairs = itertools.pairwise(outputs)
-    along = [(_permuted(_unit(a), order) * _unit(b)).sum(-1).square().mean() for a, b in pairs]
-    return tokens + (torch.stack(along).mean() if along else tokens.new_zeros(()))
+    tokens = torch.stack([_squared_cosine(u, order) for u in read]).mean(0)
+    units = [_unit(y) for y in outputs]
+    along = [(_permuted(a, order) * b).sum(-1).square().mean((-2, -1)) for a, b in itertools.pairwise(units)]
+    return tokens + (torch.stack(along).mean(0) if along else 0.0)
 
 
 class Decorrelation(Penalty):
@@ -66,9 +67,9 @@ class Decorrelation(Penalty):
     def __init__(self, *, dose: float, seed: int) -> None:
         self.dose = checked_dose("decorrelation", dose)
 
-    def add(self, passing: Passing, model: nn.Module, *, step: int) -> None:
+    def add(self, passing: Passing, weights: Weights, *, step: int) -> None:
         """Add the pull of the penalty."""
-        _pull(_gradient(alignment(passing.read, passing.outputs), model), model, self.dose)
+        _pull(weights.slopes(alignment(passing.read, passing.outputs)), weights, self.dose)
 
 
 class DecorrelationPlacebo(Penalty):
@@ -98,53 +99,58 @@ class DecorrelationPlacebo(Penalty):
 
     def __init__(self, *, dose: float, seed: int) -> None:
         self.dose = checked_dose("decorrelation_placebo", dose)
-        self.seed = derive(seed, "decorrelation_placebo")
+        self.seeds = [derive(seed, "decorrelation_placebo")]
 
-    def add(self, passing: Passing, model: nn.Module, *, step: int) -> None:
+    def beside(self, others: Sequence[Self]) -> Self:
+        """Return the placebo of K stacked networks, each with its own P."""
+        joined = copy(self)
+        joined.seeds = [*self.seeds, *(seed for each in others for seed in each.seeds)]
+        return joined
+
+    def add(self, passing: Passing, weights: Weights, *, step: int) -> None:
         """Add the pull of the penalty with permuted targets."""
-        order = torch.tensor(one_cycle(passing.read[0].shape[-1], self.seed), device=passing.read[0].device)
-        own = _gradient(alignment(passing.read, passing.outputs), model)
-        other = _gradient(alignment(passing.read, passing.outputs, order), model)
-        size = torch.stack([g.square().sum() for g in own]).sum()
-        shared = torch.stack([(g * h).sum() for g, h in zip(own, other, strict=True)]).sum()
+        first = passing.read[0]
+        orders = torch.tensor([one_cycle(first.shape[-1], seed) for seed in self.seeds], device=first.device)
+        own = weights.slopes(alignment(passing.read, passing.outputs))
+        order = orders if weights.stacked else orders[0]
+        other = weights.slopes(alignment(passing.read, passing.outputs, order))
+        size = lengths(own).square()
+        shared = torch.stack([(g * h).flatten(1).sum(1) for g, h in zip(own, other, strict=True)]).sum(0)
         part = torch.where(size > 0, shared / torch.where(size > 0, size, 1.0), 0.0)
-        _pull([h - part * g for g, h in zip(own, other, strict=True)], model, self.dose)
+        _pull([h - by_row(part, g) * g for g, h in zip(own, other, strict=True)], weights, self.dose)
 
 
 def _squared_cosine(z: Tensor, order: Tensor | None) -> Tensor:
-    """Return the mean squared cosine of two different centred tokens, from the (D, D) sum of products."""
-    flat = z.reshape(-1, z.shape[-1])
-    unit = _unit(flat - flat.mean(0, keepdim=True))
+    r"""Return the mean squared cosine of a centred token and the target of another one.
+
+    Over all pairs the sum of squared products of rows of U and of V is the product of their (D, D) sums of
+    products, :math:`\langle U^\top U, V^\top V \rangle`.
+    """
+    flat = z.flatten(-3, -2)
+    unit = _unit(flat - flat.mean(-2, keepdim=True))
     target = _permuted(unit, order)
-    number = unit.shape[0]
-    same = (unit * target).sum(-1).square().sum()
-    return ((target.mT @ unit).square().sum() - same) / max(1, number * (number - 1))
+    number = unit.shape[-2]
+    same = (unit * target).sum(-1).square().sum(-1)
+    own = unit.mT @ unit
+    other = own if order is None else target.mT @ target
+    return ((own * other).sum((-2, -1)) - same) / max(1, number * (number - 1))
 
 
 def _permuted(z: Tensor, order: Tensor | None) -> Tensor:
-    return z if order is None else z[..., order]
+    """Return z (..., D) with its coordinates in another order; of several networks each in its own (K, D)."""
+    if order is None:
+        return z
+    if order.dim() == 1:
+        return z[..., order]
+    return z.gather(-1, order.view(-1, *[1] * (z.dim() - 2), order.shape[-1]).expand_as(z))
 
 
 def _unit(z: Tensor) -> Tensor:
     return torch.nn.functional.normalize(z.float() if z.dtype == torch.bfloat16 else z, dim=-1)
 
 
-def _gradient(value: Tensor, model: nn.Module) -> list[Tensor]:
-    return list(torch.autograd.grad(value, _trained(model), retain_graph=True, materialize_grads=True))
-
-
-def _trained(model: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def _pull(pull: list[Tensor], model: nn.Module, dose: float) -> None:
+def _pull(pull: list[Tensor], weights: Weights, dose: float) -> None:
     """Add `pull` to the gradients, as a share of their length."""
-    parameters = _trained(model)
-    held = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    own, size = (torch.stack([g.norm() for g in found]).norm() for found in (held, pull))
+    own, size = lengths(weights.gradients()), lengths(pull)
     factor = torch.where(size > 0, dose * own / torch.where(size > 0, size, 1.0), 0.0)
-    for parameter, g in zip(parameters, pull, strict=True):
-        if parameter.grad is None:
-            parameter.grad = factor * g
-        else:
-            parameter.grad.add_(factor * g)
+    weights.add(by_row(factor, g) * g for g in pull)

@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from fints.config import ModelConfig
 from fints.interventions.amplification import DepthScaledUpdates, OutputChangeStep
 from fints.interventions.applied import Applied
-from fints.interventions.base import Intervention
+from fints.interventions.base import BackwardChange, Intervention, NetworkChange, Penalty
 from fints.interventions.gradient import GradientEqualiser, GradientEqualiserPlacebo
 from fints.interventions.planted_amplification import BranchGain, RisingUpdates, SharpInputs
 from fints.interventions.planted_collapse import LowRankOutputs, TokenPull
@@ -19,7 +20,10 @@ from fints.interventions.representation import Decorrelation, DecorrelationPlace
 from fints.interventions.skip import SkippedSublayers
 from fints.model import Transformer
 
-__all__ = ["INTERVENTIONS", "intervene", "named_changes"]
+__all__ = ["INTERVENTIONS", "cannot_be_stacked", "intervene", "named_changes"]
+
+# Schemes whose stacked pass can be looked at by sublayer (`fints.model.stacked.StackedPass.watchable`).
+WATCHABLE = ("pre_norm", "post_norm")
 
 # In the order in which they are applied: diseases belong to the network, reliefs come on top.
 INTERVENTIONS: dict[str, type[Intervention]] = {
@@ -81,6 +85,32 @@ def named_changes(named: Mapping[str, Any], *, seed: int) -> list[Intervention]:
     return [
         _made(name, kind, named[name], seed=seed) for name, kind in INTERVENTIONS.items() if name in named
     ]
+
+
+def cannot_be_stacked(named: Mapping[str, Any], model: ModelConfig) -> str | None:
+    """Return why networks with these interventions are not trained as one with stacked parameters.
+
+    None if they can be. Parameters as `intervene`, and the configuration of the network.
+
+    Raises
+    ------
+    ValueError
+        As `intervene`.
+    """
+    for name in named:
+        (change,) = named_changes({name: named[name]}, seed=0)
+        if change.dose == 0:
+            continue
+        if isinstance(change, NetworkChange):
+            return f"{name} changes the pass of a network (training.interventions)"
+        at_sublayers = isinstance(change, BackwardChange | Penalty)
+        if at_sublayers and (model.residual not in WATCHABLE or model.value_residual != "none"):
+            schemes = " and ".join(WATCHABLE)
+            return (
+                f"{name} acts at sublayers, where stacked networks can be reached under {schemes} without a "
+                "value residual alone (training.interventions)"
+            )
+    return None
 
 
 def _made(name: str, kind: type[Intervention], options: Any, *, seed: int) -> Intervention:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["StackedPass"]
 
 
+_At = Callable[[int, Tensor, Tensor], Tensor]
+
+
+class _Form(Protocol):
+    def __call__(self, x: Tensor, masks: Sequence[Tensor], at: _At | None) -> Tensor: ...
+
+
 class StackedPass:
     """The forward pass of K networks; call it with windows (K, B, T, F).
 
@@ -41,7 +48,8 @@ class StackedPass:
     as everything does on other devices, by `torch.vmap` of the plain network.
 
     What a network computes depends on its own numbers alone. Dropout is not drawn here: the caller gives
-    masks.
+    masks. A caller that looks at each sublayer (`watchable`) has Pre-Norm and Post-Norm run layer by layer on
+    every device.
 
     Parameters
     ----------
@@ -53,8 +61,8 @@ class StackedPass:
     Raises
     ------
     ValueError
-        If the networks differ in structure, one is altered, or the kernels need a C++ compiler and there is
-        none.
+        If the networks differ in structure, a pass of one is altered, or the kernels need a C++ compiler and
+        there is none.
     """
 
     def __init__(self, networks: Sequence[Transformer], leaves: Mapping[str, Tensor]) -> None:
@@ -65,7 +73,9 @@ class StackedPass:
                 "networks that are trained together must have one structure; these differ in their options. "
                 "Fit one by one."
             )
-        if any(each.alteration is not None for each in networks):
+        # An alteration that only watches has no part in a pass; who trains the network looks on its behalf.
+        altered = [each.alteration for each in networks if each.alteration is not None]
+        if not all(getattr(each, "only_watches", False) for each in altered):
             raise ValueError(
                 "an altered network cannot be trained together with others; train it by itself, or leave "
                 "training.interventions empty."
@@ -75,14 +85,13 @@ class StackedPass:
         if native:
             kernels()
         self._plain = _PlainPass(first, native=native)
-        self._form: Callable[[Tensor, Sequence[Tensor]], Tensor] | None = None
-        if native and first.value_residual == "none" and all(map(has_stacked_form, first.branches)):
-            scheme = first.residual
-            if isinstance(scheme, PreNorm):
-                self._form = self._pre_norm
-            elif isinstance(scheme, PostNorm):
-                self._form = self._post_norm
-            elif _hands_on(fused(scheme)):
+        self._form: _Form | None = None
+        self._native = native and all(map(has_stacked_form, first.branches))
+        self._by_layer = self._layered()
+        if self._native and first.value_residual == "none":
+            if self._by_layer is not None:
+                self._form = self._by_layer
+            elif _hands_on(fused(first.residual)):
                 self._fused: list[Any] = [fused(each.residual) for each in networks]
                 self._form = self._woven
         self._buffers = self._stacked_buffers()
@@ -97,7 +106,12 @@ class StackedPass:
         """Whether the residual scheme's own parameters are those of each network, not of the stack."""
         return self._form == self._woven
 
-    def __call__(self, x: Tensor, masks: Sequence[Tensor] = ()) -> Forecast:
+    @property
+    def watchable(self) -> bool:
+        """Whether a pass can be looked at sublayer by sublayer."""
+        return self._by_layer is not None
+
+    def __call__(self, x: Tensor, masks: Sequence[Tensor] = (), at: _At | None = None) -> Forecast:
         """Return the forecasts, each field (K, B, T, H).
 
         Parameters
@@ -106,12 +120,26 @@ class StackedPass:
             Windows (K, B, T, F), NaN where missing.
         masks
             What each branch's output is multiplied by, (K, B, T, D) a sublayer; none in evaluation.
+        at
+            ``at(layer, u, y)`` is called with what each sublayer read, before any norm, and returned,
+            (K, B, T, D) both; what it returns goes on in place of y.
+
+        Raises
+        ------
+        ValueError
+            If there is an `at` and the pass is not `watchable`.
         """
         self.networks[0].check_tokens(x)
-        if self._form is None:
+        form = self._form if at is None else self._by_layer
+        if form is None and at is not None:
+            raise ValueError(
+                "the pass of several networks can be looked at by sublayer under pre_norm and post_norm, "
+                "without a value residual; train these networks one by one."
+            )
+        if form is None:
             return _forecast(torch.vmap(self._plain_pass)(self.leaves, self._buffers, x, tuple(masks)))
         embedded = torch.vmap(self._embed)(self._of("embedding."), x)
-        z = self._form(embedded, masks)
+        z = form(embedded, masks, at)
         return _forecast(torch.vmap(self._head)(self._of("head."), z))
 
     def _plain_pass(
@@ -126,8 +154,7 @@ class StackedPass:
         return found
 
     def _of(self, prefix: str) -> dict[str, Tensor]:
-        size = len(prefix)
-        return {name[size:]: value for name, value in self.leaves.items() if name.startswith(prefix)}
+        return _under(prefix, self.leaves)
 
     def _embed(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         embedded: Tensor = functional_call(self.networks[0].embedding, parameters, (x,))
@@ -136,38 +163,64 @@ class StackedPass:
     def _head(self, parameters: dict[str, Tensor], z: Tensor) -> tuple[Tensor, ...]:
         return _fields(functional_call(self.networks[0].head, parameters, (z,)))
 
+    def _layered(self) -> _Form | None:
+        """Return the pass that goes layer by layer over all networks, None where there is none."""
+        first = self.networks[0]
+        if first.value_residual != "none":
+            return None
+        if isinstance(first.residual, PreNorm):
+            return self._pre_norm
+        return self._post_norm if isinstance(first.residual, PostNorm) else None
+
     def _branch(self, layer: int, u: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """Return the outputs of the branches `layer`, for u (K, B, T, D)."""
         branch, own = self.networks[0].branches[layer], self._of(f"branches.{layer}.")
         y: Tensor
-        if isinstance(branch, CausalSelfAttention):
+        if not self._native:
+            y = self._of_each(self._plain.network.branches[layer], f"branches.{layer}.", u)
+        elif isinstance(branch, CausalSelfAttention):
             y = AttentionBranches.apply(*_attention(branch, own, u, None), False, torch.is_grad_enabled())[0]
         else:
             y = FeedForwards.apply(u, *_feed_forward(own))
         return y * masks[layer] if masks else y
 
-    def _pre_norm(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    def _of_each(self, module: nn.Module, prefix: str, u: Tensor) -> Tensor:
+        """Return what `module` makes of u (K, ...), with each network's own numbers under `prefix`."""
+
+        def one(own: dict[str, Tensor], u: Tensor) -> Tensor:
+            made: Tensor = functional_call(module, own, (u,))
+            return made
+
+        return torch.vmap(one)(_under(prefix, {**self._buffers, **self.leaves}), u)
+
+    def _pre_norm(self, x: Tensor, masks: Sequence[Tensor], at: _At | None) -> Tensor:
         """Return N(h), h <- h + F(N(h))."""
         h, y = x, None
         for layer in range(len(self.networks[0].branches)):
             u, h = self._norm(f"norms.{layer}", h, y)
             y = self._branch(layer, u, masks)
+            y = y if at is None else at(layer, h, y)
         return self._norm("final_norm", h, y)[0]
 
-    def _post_norm(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    def _post_norm(self, x: Tensor, masks: Sequence[Tensor], at: _At | None) -> Tensor:
         """Return h, h <- N(h + F(h))."""
         h = x
         for layer in range(len(self.networks[0].branches)):
-            h = self._norm(f"norms.{layer}", h, self._branch(layer, h, masks))[0]
+            y = self._branch(layer, h, masks)
+            h = self._norm(f"norms.{layer}", h, y if at is None else at(layer, h, y))[0]
         return h
 
     def _norm(self, name: str, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+        if not self._native:
+            h = x if y is None else x + y
+            norm = self._plain.network.residual.get_submodule(name)
+            return self._of_each(norm, f"residual.{name}.", h), h
         _, _, centred, eps = norm_arguments(self.networks[0].residual.get_submodule(name))
         gain, bias = (self.leaves.get(f"residual.{name}.{part}") for part in ("weight", "bias"))
         assert gain is not None
         return add_and_norm_all(x, y, gain, bias, centred=centred, eps=eps)
 
-    def _woven(self, x: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    def _woven(self, x: Tensor, masks: Sequence[Tensor], at: _At | None) -> Tensor:
         """Return the read-outs; a fused step hands on what its branch returned without a look at it."""
         states: list[Any] = [scheme.open(each) for scheme, each in zip(self._fused, x.unbind(), strict=True)]
         number = len(self.networks[0].branches)
@@ -252,6 +305,11 @@ def _hands_on(form: Any) -> bool:
     if isinstance(form, FusedByDepth):
         return not any(isinstance(part, Residual) for part in form.forms)
     return form is not None
+
+
+def _under(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    size = len(prefix)
+    return {name[size:]: value for name, value in named.items() if name.startswith(prefix)}
 
 
 def _feed_forward(own: Mapping[str, Tensor]) -> tuple[Tensor, ...]:

@@ -79,9 +79,11 @@ def grouping_lines(arms: Mapping[str, Experiment]) -> list[str]:
 
 def why_alone(experiment: Mapping[str, Any]) -> str | None:
     """Return why fits of an experiment are made one by one, None if they need not be."""
+    from fints.interventions import cannot_be_stacked
     from fints.training import cannot_be_vectorised
 
-    return cannot_be_vectorised(Experiment.from_dict(experiment).training)
+    own = Experiment.from_dict(experiment)
+    return cannot_be_vectorised(own.training) or cannot_be_stacked(own.training.interventions, own.model)
 
 
 def _structure(experiment: Mapping[str, Any]) -> dict[str, Any]:

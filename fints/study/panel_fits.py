@@ -149,6 +149,7 @@ class _Begun:
             config=self.experiment.training,
             seed=derive(self.cell.seed, "training"),
             profiler=self.watch,
+            steering=self.steering,
         )
 
 

@@ -17,6 +17,7 @@ from fints.training.result import FitResult
 from fints.training.seeds import derive, one_thread, threads
 from fints.training.steering import Steering
 from fints.training.vectorised import MAY_DIFFER, Member, cannot_be_vectorised, fit_together
+from fints.training.weights import Weights, by_row, lengths
 
 __all__ = [
     "MAY_DIFFER",
@@ -26,6 +27,8 @@ __all__ = [
     "LayerProfiler",
     "Member",
     "Steering",
+    "Weights",
+    "by_row",
     "cannot_be_vectorised",
     "derive",
     "evaluate",
@@ -35,6 +38,7 @@ __all__ = [
     "gaussian_nll",
     "huber",
     "learning_rate",
+    "lengths",
     "make_loss",
     "make_optimizer",
     "mse",

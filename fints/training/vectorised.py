@@ -37,8 +37,6 @@ MAY_DIFFER = frozenset(
 
 def cannot_be_vectorised(config: TrainingConfig) -> str | None:
     """Return why fits of this configuration are not made together, None if they can be."""
-    if config.interventions:
-        return "interventions need a pass of their own (training.interventions)"
     if config.activation_checkpointing:
         return "a network that needs training.activation_checkpointing is too large to be stacked"
     if config.precision != "float32":
@@ -68,7 +66,8 @@ def fit_together(members: Sequence[Member]) -> list[FitResult]:
     ----------
     members
         The fits. Their configurations may differ in the fields of `MAY_DIFFER` alone; all have validation
-        windows, or none has. Windows may differ in number, not in shape.
+        windows, or none has; all have a steering, of the same interventions, or none has. Windows may differ
+        in number, not in shape.
 
     Returns
     -------
@@ -141,6 +140,16 @@ def _refuse(members: Sequence[Member]) -> None:
                 f"fits that are made together must agree in training.{unequal[0]}; got "
                 f"{other.get(unequal[0])!r} and {own.get(unequal[0])!r}. They may differ in "
                 f"{', '.join(sorted(MAY_DIFFER))}."
+            )
+        if (member.steering is None) != (first.steering is None):
+            raise ValueError(
+                "fits that are made together must all have a steering (training.interventions), or none; "
+                "some have. Give all the same interventions."
+            )
+        if member.steering is not None and not member.steering.only_watches:
+            raise ValueError(
+                "an intervention that changes the pass of a network acts in that network alone. Fit one by "
+                "one, or leave it out of training.interventions."
             )
         if (member.validation is None) != (first.validation is None):
             raise ValueError(

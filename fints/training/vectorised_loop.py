@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -19,12 +20,14 @@ from fints.config import TrainingConfig
 from fints.training.batches import Batches, BatchOrder
 from fints.training.common import STEPS_A_CHECK, LayerProfiler, calibrated, copied, ending, profile_rows
 from fints.training.evaluate import lower_precision, move
-from fints.training.losses import make_loss
+from fints.training.losses import LossSum, make_loss
 from fints.training.optimizer import learning_rate
 from fints.training.progress import DivergedError, Progress
 from fints.training.result import Outcome
 from fints.training.seeds import derive, reseed
 from fints.training.stack import Stack
+from fints.training.steering import Place, Stackable
+from fints.training.weights import Weights
 
 __all__ = ["STACKED", "Group", "Member", "State"]
 
@@ -37,7 +40,7 @@ class StackedForward(Protocol):
 
     dropout: float
 
-    def __call__(self, x: Tensor, masks: Sequence[Tensor] = ()) -> Any:
+    def __call__(self, x: Tensor, masks: Sequence[Tensor] = (), at: Place | None = None) -> Any:
         """Return forecasts whose fields are (K, B, T, H), of x (K, B, T, F)."""
         ...
 
@@ -58,6 +61,7 @@ class Member:
     profiler: LayerProfiler | None = None
     on_row: Callable[[dict[str, Any]], None] | None = None
     estimated_bytes: int | None = None
+    steering: Stackable | None = None
 
 
 @dataclass(eq=False)
@@ -72,8 +76,9 @@ class State:
     ended: bool = False
 
     def __post_init__(self) -> None:
-        config = self.member.config
-        self.order = BatchOrder(len(self.member.train), config.batch_size, self.member.seed)
+        config, steering = self.member.config, self.member.steering
+        self.train = self.member.train if steering is None else steering.windows(self.member.train)
+        self.order = BatchOrder(len(self.train), config.batch_size, self.member.seed)
         self.kept.update(copied(self.member.model))
 
     @property
@@ -95,13 +100,6 @@ class State:
         if failed or (self.member.config.keep == "best" and self.progress.best_loss is not None):
             model.load_state_dict(self.kept)
         model.eval()
-
-
-class _Sums(NamedTuple):
-    """Loss and number of targets of each member (K,)."""
-
-    totals: Tensor
-    counts: Tensor
 
 
 class _Fields(NamedTuple):
@@ -174,7 +172,7 @@ class Group:
         for state in self.alive:
             model = state.member.model
             model.to(self.device)
-            if calibrated(model, state.member.train, state.member.seed, self.device):
+            if calibrated(model, state.train, state.member.seed, self.device):
                 state.kept.update(copied(model))
             if state.member.profiler is not None:
                 rows = self._rows(state, 0, {})
@@ -193,26 +191,41 @@ class Group:
         make = getattr(models[0], STACKED)
         self.leaves = self.stack.leaves()
         self.forward = cast(StackedForward, make(models, self.leaves))
+        first, *rest = (state.member.steering for state in self.alive)
+        self.steering = None if first is None else first.together(rest)
+        self.weights = Weights(named=self.leaves, stacked=True, evaluated=self._evaluated)
 
     def _gradients(self, step: int) -> None:
         """Leave the clipped gradient of each member in the stack."""
         assert self.stack is not None
-        batches = [state.member.train.gather(state.order(step)) for state in self.alive]
-        inputs, targets = self._moved(batches)
+        batches = [state.train.gather(state.order(step)) for state in self.alive]
+        self.inputs, targets = self._moved(batches)
         self.stack.clear(self.leaves)
-        totals, counts = self._losses(inputs, targets, self._masks(inputs, step))
-        (totals / counts.clamp(min=1)).sum().backward()
+        passed = partial(self._losses, self.inputs, targets, self._masks(self.inputs, step))
+        if self.steering is None:
+            totals, counts = passed()
+            (totals / counts.clamp(min=1)).sum().backward()
+        else:
+            totals, counts = self.steering.gradients(self.weights, passed, step=step)
         self.stack.gather(self.leaves)
         norms = torch.linalg.vector_norm(self.stack.gradients, dim=1)
         limits = torch.tensor([state.member.config.clip_norm for state in self.alive]).to(self.device)
         self.stack.gradients.mul_((limits / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
         self.pending.append(torch.stack([totals.detach(), counts.to(totals.dtype), norms.to(totals.dtype)]))
 
-    def _losses(self, inputs: Tensor, targets: Tensor, masks: Sequence[Tensor]) -> _Sums:
+    def _losses(
+        self, inputs: Tensor, targets: Tensor, masks: Sequence[Tensor], at: Place | None = None
+    ) -> LossSum:
+        """Return the loss and the number of targets of each member (K,)."""
         with lower_precision(self.config, self.device):
-            forecast = self.forward(inputs, masks)
+            forecast = self.forward(inputs, masks, at)
         fields = [each for each in forecast if each is not None]
-        return _Sums(*torch.vmap(self._loss)(targets, *fields))
+        return LossSum(*torch.vmap(self._loss)(targets, *fields))
+
+    @torch.no_grad()
+    def _evaluated(self, inputs: Tensor) -> Tensor:
+        mean: Tensor = self.forward(inputs).mean
+        return mean
 
     def _loss(self, targets: Tensor, *fields: Tensor) -> tuple[Tensor, Tensor]:
         total, number = self.loss(_Fields(*fields), targets)
@@ -259,11 +272,24 @@ class Group:
 
     def _update(self, step: int) -> None:
         assert self.stack is not None
-        for state, optimizer in zip(self.alive, self.stack.optimizers, strict=True):
+        optimizers = self.stack.optimizers
+        shares = []
+        for state, optimizer in zip(self.alive, optimizers, strict=True):
+            rate = learning_rate(step, state.member.config)
+            shares.append(rate / state.member.config.learning_rate)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, state.member.config)
-            optimizer.step()
+                group["lr"] = rate
             state.progress.step = step + 1
+
+        def take() -> None:
+            for optimizer in optimizers:
+                optimizer.step()
+
+        if self.steering is None:
+            take()
+        else:
+            shares_here = torch.tensor(shares, device=self.device)
+            self.steering.update(self.weights, take, self.inputs, rate_share=shares_here)
 
     def _evaluate(self, number: int) -> None:
         rows = [state.progress.row(state.member.config) for state in self.alive]
@@ -332,6 +358,8 @@ class Group:
         assert self.stack is not None
         self.stack.keep(left)
         self.alive = [self.alive[place] for place in left]
+        # Of the step under way, whose update is still to come if a member has just diverged.
+        self.inputs = self.inputs[left]
         if left:
             self._connect()
 

@@ -6,7 +6,7 @@ import torch
 from fints.interventions import GradientEqualiser, GradientEqualiserPlacebo, intervene
 from fints.interventions.base import one_cycle
 from fints.interventions.passing import Passing
-from fints.training import make_loss
+from fints.training import Weights, make_loss
 
 
 def gradients(model, windows, schedule, name, dose, seed=0):
@@ -124,7 +124,7 @@ def test_at_dose_one_every_branch_is_reached_by_the_same_norm(network, windows, 
 
     passing.__class__ = Spied
     Spied.__setattr__ = spy
-    equaliser.backward(total / count, passing, model, retain_graph=False)
+    equaliser.backward(total / count, passing, Weights.of(model), retain_graph=False)
     assert len(seen) == 6
     torch.testing.assert_close(torch.stack(seen), seen[0].expand(6), rtol=1e-4, atol=0)
     torch.testing.assert_close(seen[0], torch.stack(before).log().mean().exp(), rtol=1e-4, atol=0)
@@ -171,9 +171,9 @@ def test_the_placebo_uses_the_equalisers_factors_elsewhere(network, windows, sch
 
     passing.__class__ = Spied
     placebo = GradientEqualiserPlacebo(dose=1.0, seed=3)
-    placebo.backward(total / count, passing, model, retain_graph=False)
+    placebo.backward(total / count, passing, Weights.of(model), retain_graph=False)
     equaliser, permuted = used
-    cycle = one_cycle(4, placebo.seed)
+    cycle = one_cycle(4, *placebo.seeds)
     assert [permuted[k] for k in range(4)] == pytest.approx([equaliser[cycle[k]] for k in range(4)], rel=1e-5)
 
 

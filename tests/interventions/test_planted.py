@@ -19,7 +19,7 @@ from fints.interventions import (
     moved_by_scale,
 )
 from fints.interventions.planted_collapse import past_mean
-from fints.training import make_loss
+from fints.training import Weights, make_loss
 
 
 def ill(network, name, dose, **fields):
@@ -124,7 +124,7 @@ def test_rising_updates_lengthen_the_step_of_each_branch_by_its_depth(network, w
             for parameter in model.parameters():
                 parameter.add_(0.1)
 
-    RisingUpdates(dose=2.0, seed=0).update(model, take, windows.inputs, rate_share=1.0)
+    RisingUpdates(dose=2.0, seed=0).update(Weights.of(model), take, windows.inputs, rate_share=torch.ones(1))
     for name, parameter in model.named_parameters():
         layer = int(name.split(".")[1]) if name.startswith("branches.") else -1
         expected = before[name] + 0.1 * (1 + 2.0 * (layer + 1) / 4)

@@ -19,7 +19,7 @@ from fints.interventions import (
 )
 from fints.interventions.applied import Applied
 from fints.interventions.passing import Passing
-from fints.training import make_loss
+from fints.training import Weights, make_loss
 
 
 def step_gradients(model, steering, windows, schedule, step=0):
@@ -67,6 +67,41 @@ def test_alignment_is_its_definition():
     line = torch.randn(2, 3, 1, generator=generator) * torch.ones(4)
     assert alignment([line], [line]).item() == pytest.approx(1, abs=1e-5)
     assert alignment([line], [line, 2 * line]).item() == pytest.approx(2, abs=1e-5)
+
+
+def test_alignment_with_permuted_targets_is_its_definition():
+    generator = torch.Generator().manual_seed(0)
+    read, outputs = (
+        [torch.randn(2, 3, 4, generator=generator, dtype=torch.float64) for _ in range(3)] for _ in range(2)
+    )
+    order = torch.tensor([2, 0, 3, 1])
+
+    def squared_cosine(a, b):
+        return float(a @ b / a.norm() / b.norm()) ** 2
+
+    tokens = []
+    for u in read:
+        z = centred(u)
+        target = z[:, order]
+        tokens.append(sum(squared_cosine(z[i], target[j]) for i in range(6) for j in range(6) if i != j) / 30)
+    along = [
+        sum(squared_cosine(a[b, t, order], c[b, t]) for b in range(2) for t in range(3)) / 6
+        for a, c in itertools.pairwise(outputs)
+    ]
+    assert alignment(read, outputs, order).item() == pytest.approx(sum(tokens) / 3 + sum(along) / 2)
+    assert alignment(read, outputs, order).item() != pytest.approx(alignment(read, outputs).item(), rel=0.01)
+
+
+def test_alignment_of_several_networks_is_that_of_each():
+    generator = torch.Generator().manual_seed(0)
+    read, outputs = ([torch.randn(5, 2, 3, 4, generator=generator) for _ in range(3)] for _ in range(2))
+    orders = torch.stack([torch.randperm(4, generator=generator) for _ in range(5)])
+    for order in (None, orders):
+        each = [
+            alignment([u[k] for u in read], [y[k] for y in outputs], None if order is None else order[k])
+            for k in range(5)
+        ]
+        torch.testing.assert_close(alignment(read, outputs, order), torch.stack(each))
 
 
 @pytest.mark.parametrize("name", ["decorrelation", "decorrelation_placebo"])
@@ -120,7 +155,7 @@ def moved_by(model, change, delta, windows, rate_share=1.0):
             for name, p in model.named_parameters():
                 p.add_(delta[name])
 
-    change.update(model, take, windows.inputs, rate_share=rate_share)
+    change.update(Weights.of(model), take, windows.inputs, rate_share=torch.tensor([rate_share]))
     return {name: p.detach() - before[name] for name, p in model.named_parameters()}
 
 

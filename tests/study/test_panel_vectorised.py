@@ -68,6 +68,34 @@ def run(made: PanelPlan, root: Path) -> StudyFolder:
     return folder
 
 
+def told(folder: StudyFolder) -> dict[tuple[Any, ...], dict[str, Any]]:
+    found = {}
+    for path in folder.fits.glob("*/result.json"):
+        result = json.loads(path.read_text())
+        rows = path.with_name("rows.json")
+        result["rows"] = json.loads(rows.read_text()) if rows.is_file() else []
+        found[(result["arm"], result["role"], result["panel"], str(result["point"]))] = result
+    return found
+
+
+def assert_same(together: StudyFolder, alone: StudyFolder) -> None:
+    expected = told(alone)
+    assert told(together).keys() == expected.keys()
+    for name, result in told(together).items():
+        other = expected[name]
+        assert result["outcome"] == other["outcome"]
+        assert len(result["rows"]) == len(other["rows"])
+        for one, same in zip(result["rows"], other["rows"], strict=True):
+            assert (one["step"], one["layer"], one["measure"]) == (
+                same["step"],
+                same["layer"],
+                same["measure"],
+            )
+        for measure, value in other.items():
+            if isinstance(value, float):
+                assert result[measure] == pytest.approx(value, rel=1e-4, abs=1e-6), measure
+
+
 def of_fits(folder: StudyFolder) -> dict[str, bytes]:
     return {
         f"{path.parent.name}/{path.name}": path.read_bytes()
@@ -87,30 +115,7 @@ def test_fits_on_panels_that_are_made_at_once_are_those_made_alone_and_survive_a
     assert [len(job.cells()) for job in Inline.jobs] == [2] * 4 + [3] * 4
     alone = run(plan(), tmp_path / "alone")
 
-    def told(folder: StudyFolder) -> dict[tuple[Any, ...], dict[str, Any]]:
-        found = {}
-        for path in folder.fits.glob("*/result.json"):
-            result = json.loads(path.read_text())
-            rows = path.with_name("rows.json")
-            result["rows"] = json.loads(rows.read_text()) if rows.is_file() else []
-            found[(result["arm"], result["role"], result["panel"], str(result["point"]))] = result
-        return found
-
-    expected = told(alone)
-    assert told(together).keys() == expected.keys()
-    for name, result in told(together).items():
-        other = expected[name]
-        assert result["outcome"] == other["outcome"]
-        assert len(result["rows"]) == len(other["rows"])
-        for one, same in zip(result["rows"], other["rows"], strict=True):
-            assert (one["step"], one["layer"], one["measure"]) == (
-                same["step"],
-                same["layer"],
-                same["measure"],
-            )
-        for measure, value in other.items():
-            if isinstance(value, float):
-                assert result[measure] == pytest.approx(value, rel=1e-4, abs=1e-6), measure
+    assert_same(together, alone)
 
     written: list[str] = []
     usual = panel_fits.finish_folder
@@ -129,11 +134,23 @@ def test_fits_on_panels_that_are_made_at_once_are_those_made_alone_and_survive_a
     assert of_fits(killed) == of_fits(together)
 
 
-def test_arms_with_interventions_are_made_one_by_one(plan: Any) -> None:
-    made = plan({**FOUR, "training.interventions": {"gradient_equaliser": {"dose": 1.0}}})
+@pytest.mark.slow
+def test_fits_with_an_intervention_that_are_made_at_once_are_those_made_alone(
+    plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel_runner, "Pool", Inline)
+    Inline.jobs = []
+    relieved = {"training.interventions": {"decorrelation_placebo": {"dose": 0.3}}}
+    together = run(plan({**FOUR, **relieved}), tmp_path / "together")
+    assert max(len(job.cells()) for job in Inline.jobs) == 3
+    assert_same(together, run(plan(relieved), tmp_path / "alone"))
+
+
+def test_arms_whose_interventions_change_a_pass_are_made_one_by_one(plan: Any) -> None:
+    made = plan({**FOUR, "training.interventions": {"token_pull": {"dose": 0.5}}})
     cells = made.tuning_cells(made.arms[0])
     assert [job.members for job in jobs_of(cells)] == [()] * len(cells)
-    assert "interventions" in (why_alone(cells[0].experiment) or "")
+    assert "token_pull" in (why_alone(cells[0].experiment) or "")
 
 
 def test_a_plan_says_what_is_made_at_once_and_why_the_rest_is_not(plan: Any) -> None:
@@ -142,5 +159,7 @@ def test_a_plan_says_what_is_made_at_once_and_why_the_rest_is_not(plan: Any) -> 
 
     assert lines({}) == []
     assert lines(FOUR) == ["at once  up to 4 fits of an arm, as one network with stacked parameters"]
-    told = lines({**FOUR, "training.interventions": {"gradient_equaliser": {"dose": 1.0}}})
-    assert told[1].startswith("         but 4 arms one by one: interventions need a pass of their own")
+    relieved = {**FOUR, "training.interventions": {"gradient_equaliser": {"dose": 1.0}}}
+    assert lines(relieved) == lines(FOUR)
+    told = lines({**FOUR, "training.interventions": {"token_pull": {"dose": 0.5}}})
+    assert told[1].startswith("         but 4 arms one by one: token_pull changes the pass of a network")

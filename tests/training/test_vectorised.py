@@ -240,7 +240,6 @@ def test_seconds_of_members_add_up_to_no_more_than_the_clock_and_nothing_is_left
     [
         ({"precision": "bfloat16"}, r"cannot be vectorised: .*float32.* Fit one by one\."),
         ({"activation_checkpointing": True}, r"cannot be vectorised: .*activation_checkpointing"),
-        ({"interventions": {"dropout": {}}}, r"cannot be vectorised: interventions"),
     ],
 )
 def test_what_cannot_be_vectorised_is_refused_in_one_line(
