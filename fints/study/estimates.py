@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from fints.config import Experiment, override
+from fints.study.grouping import why_alone
 from fints.words import counted
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ __all__ = [
 OPERATIONS_A_SECOND = 13e9
 # Time of one step relative to Pre-Norm, measured at the same size.
 SCHEME_FACTORS = {"dynamic_hyper_connections": 3.0, "static_hyper_connections": 2.0}
+# Time of a fit that is made with others at once, relative to one by itself (benchmarks/vectorised.py).
+AT_ONCE_FACTOR = 0.5
 # Reading features, evaluating and forecasting, beside the optimiser steps.
 OVERHEAD_SHARE, OVERHEAD_SECONDS = 0.4, 1.5
 # Measured: compressed parquet bytes a forecast row, and files a fit beside the forecasts.
@@ -41,7 +44,8 @@ BYTES_A_WEIGHT = 4
 def fit_seconds(experiment: Experiment) -> float:
     """Return a rough time of one fit on one CPU thread, in seconds.
 
-    steps x 6 x tokens a batch x (weights of a block + attention) x depth / operations a second.
+    steps x 6 x tokens a batch x (weights of a block + attention) x depth / operations a second; half of that
+    where fits are made several at once.
     """
     model, data, training = experiment.model, experiment.data, experiment.training
     tokens = training.batch_size * data.context
@@ -49,6 +53,8 @@ def fit_seconds(experiment: Experiment) -> float:
     attention = 2 * data.context * model.width
     step = 6 * tokens * (weights + attention) * model.depth / OPERATIONS_A_SECOND
     factor = SCHEME_FACTORS.get(model.residual, 1.0)
+    if training.vectorise > 1 and why_alone(experiment) is None:
+        factor *= AT_ONCE_FACTOR
     return training.steps * step * factor * (1 + OVERHEAD_SHARE) + OVERHEAD_SECONDS
 
 

@@ -53,7 +53,8 @@ def jobs_of(cells: Sequence[AnyFit]) -> list[AnyFit]:
     made: list[list[AnyFit]] = []
     for cell in cells:
         most = cell.experiment["training"].get("vectorise", 1)
-        if most == 1 or cell.role == "baseline" or why_alone(cell.experiment) is not None:
+        alone = most == 1 or cell.role == "baseline"
+        if alone or why_alone(Experiment.from_dict(cell.experiment)) is not None:
             made.append([cell])
             continue
         kind = fingerprint(_structure(cell.experiment), cell.arm, cell.role)
@@ -69,7 +70,7 @@ def grouping_lines(arms: Mapping[str, Experiment]) -> list[str]:
     most = max(experiment.training.vectorise for experiment in arms.values())
     if most == 1:
         return []
-    reasons = [why_alone(experiment.to_dict()) for experiment in arms.values()]
+    reasons = [why_alone(experiment) for experiment in arms.values()]
     alone = [reason for reason in reasons if reason is not None]
     lines = [f"at once  up to {most} fits of an arm, as one network with stacked parameters"]
     if alone:
@@ -77,13 +78,13 @@ def grouping_lines(arms: Mapping[str, Experiment]) -> list[str]:
     return lines
 
 
-def why_alone(experiment: Mapping[str, Any]) -> str | None:
+def why_alone(experiment: Experiment) -> str | None:
     """Return why fits of an experiment are made one by one, None if they need not be."""
     from fints.interventions import cannot_be_stacked
     from fints.training import cannot_be_vectorised
 
-    own = Experiment.from_dict(experiment)
-    return cannot_be_vectorised(own.training) or cannot_be_stacked(own.training.interventions, own.model)
+    training = experiment.training
+    return cannot_be_vectorised(training) or cannot_be_stacked(training.interventions, experiment.model)
 
 
 def _structure(experiment: Mapping[str, Any]) -> dict[str, Any]:
