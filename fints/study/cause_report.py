@@ -14,11 +14,14 @@ from fints.study.causes import LEAST_CLUSTERS, CauseCell, cause_cells, interval,
 from fints.study.document import Block, Heading, Picture, Table, Text
 from fints.study.panel_design import Answer, PanelStudy
 from fints.study.panel_store import Fits
+from fints.study.presence import ILL
 from fints.words import counted
 
 __all__ = ["answer_causes", "power_of_causes", "said"]
 
 PERCENT = 100.0
+# Of a logarithm that is shown as a ratio; the interval of one panel has no end.
+MOST = 700.0
 RULE = (
     "The rule, fixed beforehand: a cell has a penalty if the 95 % interval of its mean over panels lies "
     "above the smallest of interest, none if its one-sided 95 % bound lies below it. A cause dominates if "
@@ -48,6 +51,8 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         *_shares(study, cells),
         Heading(text="Did the manipulations do what they are to do?"),
         *_checks(study, cells),
+        Heading(text="Is a suspect there at all?"),
+        *_present(study, cells),
         Heading(text="Inside the deep networks"),
         *shown("cosine", "gradients", "probes"),
     ]
@@ -205,6 +210,34 @@ def _checks(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             "than 10 % (those judged are bold). Same weights: what the relief itself does.",
         )
     ]
+
+
+def _present(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
+    rows = []
+    for cell in cells:
+        for span, found in cell.present.items():
+            told = [_times(found[name], ill) if name in found else "–" for name, ill in ILL.items()]
+            rows.append((cell.name, span, *told))
+    deep, reference = study.settings["deep"], study.settings["reference"]
+    return [
+        Table(
+            columns=("cell", "moments", *(name.replace("_", " ") for name in ILL)),
+            rows=tuple(rows),
+            left=("cell", "moments"),
+            note=f"Each mediator in the network of depth {deep} over that of depth {reference}, without a "
+            "relief: geometric mean over moments, sublayers and panels, with the 95 % interval over panels. "
+            "First gradient share: the gradient's norm in the first sublayer over the geometric mean of all. Bold: "
+            "surely worse in the deep network (rank, share and signal lower, the others higher). A suspect "
+            "that began the illness shows in the warm-up already; what shows later alone may be its effect.",
+        )
+    ]
+
+
+def _times(logs: Sequence[float], ill: int) -> str:
+    mean, low, high = (math.exp(number) if number < MOST else math.inf for number in interval(logs))
+    told = f"{mean:.2f}" if len(logs) < 2 else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+    worse = low > 1 if ill > 0 else high < 1
+    return f"**{told}**" if worse and len(logs) > 1 else told
 
 
 def _words(verdict: CausesVerdict) -> str:

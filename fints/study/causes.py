@@ -19,6 +19,7 @@ from fints.evaluation.causes import CausesVerdict, judge_causes
 from fints.study.cells import plain_mean
 from fints.study.panel_design import PanelArm, PanelStudy
 from fints.study.panel_store import Fits
+from fints.study.presence import presence
 
 __all__ = ["CauseCell", "cause_cells", "interval", "mediator_moves", "plain_rows"]
 
@@ -48,6 +49,9 @@ class CauseCell:
         Mean share of the oracle by depth level of the plain fits; None where nothing was planted.
     checks
         By cause.
+    present
+        By span of training ("warm-up", "all of training") and mediator, the logarithm of the deep network's
+        over the reference's, a panel each, without a relief; see `fints.study.presence`.
     direct
         How far the gradient relief moves the norms of the gradient at the same weights: what it does itself,
         before training on has answered; None without such a relief.
@@ -69,6 +73,7 @@ class CauseCell:
     by_depth: dict[str, list[float]]
     share: dict[str, float | None]
     checks: dict[str, ManipulationCheck]
+    present: dict[str, dict[str, list[float]]]
     direct: Move | None
     verdict: CausesVerdict | None
     verdict_calibrated: CausesVerdict | None
@@ -184,6 +189,10 @@ def _cell(
         by_depth={depth: _less(column(depth, "none", "test_excess"), plain) for depth in depths},
         share=shares,
         checks=checks,
+        present={
+            span: presence(fits, tables[deep, "none"], tables[reference, "none"], panels, until=until)
+            for span, until in (("warm-up", study.base.training.warmup_steps), ("all of training", None))
+        },
         direct=_direct(fits, tables, deep, causes.get("gradient"), panels),
         verdict=judged(relieved),
         verdict_calibrated=judged(calibrated),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fints.config import Experiment
+from fints.config import Experiment, override
 from fints.diagnostics import MEDIATORS
 from fints.interventions import DOSES, changes
-from fints.study.cause_report import answer_causes, power_of_causes, said
+from fints.study.cause_report import _present, answer_causes, power_of_causes, said
 from fints.study.causes import cause_cells, interval
 from fints.study.panel_cells import Days
 from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
@@ -133,6 +134,40 @@ def test_the_penalty_is_its_two_parts_and_paired_on_panels() -> None:
     assert found.penalty == pytest.approx(paired.to_list())
     # What panels have in common drops out: their spread is six times that of the differences.
     assert np.std(found.penalty) < 0.2 * np.std(by_name["2"]["test_excess"].to_numpy())
+
+
+def test_what_is_worse_in_the_deep_network_is_told_by_moment_and_side() -> None:
+    """Ranks are halved there in the warm-up and later, the first gradient is a tenth, late alone."""
+    asked, fits = study(), made_up(study(), {}, moved=WORKS)
+    deep = [arm.name for arm in asked.arms() if arm.levels["depth"] == "2"]
+    changed = fits.rows.with_columns(
+        pl.when(
+            pl.col("key").str.contains_any([f"{name}-" for name in deep])
+            & (pl.col("measure") == "effective_rank")
+        )
+        .then(pl.col("value") / 2)
+        .when(
+            pl.col("key").str.contains_any([f"{name}-" for name in deep])
+            & (pl.col("measure") == "gradient_norm")
+            & (pl.col("layer") == 0)
+            & (pl.col("step") == MOMENTS[1])
+        )
+        .then(pl.col("value") / 10)
+        .otherwise(pl.col("value"))
+        .alias("value")
+    )
+    asked = replace(asked, base=override(asked.base, {"training.warmup_steps": MOMENTS[0]}))
+    (found,) = cause_cells(asked, Fits(table=fits.table, rows=changed, missing=0))
+    early, late = found.present["warm-up"], found.present["all of training"]
+    assert np.exp(early["effective_rank"]) == pytest.approx([0.5] * 8)
+    assert np.exp(late["effective_rank"]) == pytest.approx([0.5] * 8)
+    assert np.exp(early["first_gradient_share"]) == pytest.approx([1.0] * 8)
+    # A tenth of the first, of which a third is in the mean of three sublayers, at one moment of two.
+    assert np.exp(late["first_gradient_share"]) == pytest.approx([10 ** (-(2 / 3) / 2)] * 8)
+    assert np.exp(late["gradient_signal"]) == pytest.approx([1.0] * 8)
+    (table,) = _present(asked, [found])
+    assert table.rows[0][2:5] == ("**0.50 [0.50, 0.50]**", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]")
+    assert table.rows[1][4] == "**0.46 [0.46, 0.46]**"
 
 
 def test_a_relief_that_does_not_move_its_mediator_carries_no_verdict() -> None:
