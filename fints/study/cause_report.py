@@ -226,9 +226,9 @@ def _present(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             left=("cell", "moments"),
             note=f"Each mediator in the network of depth {deep} over that of depth {reference}, without a "
             "relief: geometric mean over moments, sublayers and panels, with the 95 % interval over panels. "
-            "First gradient share: the gradient's norm in the first sublayer over the geometric mean of all. Bold: "
-            "surely worse in the deep network (rank, share and signal lower, the others higher). A suspect "
-            "that began the illness shows in the warm-up already; what shows later alone may be its effect.",
+            "First gradient share: the gradient's norm in the first sublayer over the geometric mean of all. "
+            "Bold: surely worse in the deep network (rank, share and signal lower, the others higher). A "
+            "suspect that began the illness shows in the warm-up; what shows later alone may be its effect.",
         )
     ]
 
