@@ -40,7 +40,7 @@ from fints.evaluation.causes import LEAST_CLUSTERS, judge_causes
 from fints.interventions import DOSES, changes
 from fints.study.causes import mediator_moves
 from fints.study.panel_cells import PanelFit
-from fints.study.panel_fits import train_on_panel
+from fints.study.panel_fits import train_on_panels
 from fints.study.panel_store import Fits
 
 FIRST_PANEL = 60
@@ -185,37 +185,37 @@ def _fits(
     other_seed: bool,
 ) -> Fits:
     """Return the fits of one network on every panel; what is kept already is not fitted again."""
-    table: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
-    for panel in panels:
-        seed = panel + 1000 * other_seed
-        key = json.dumps([experiment.to_dict(), panel, seed], sort_keys=True)
-        if key not in kept:
-            cell = PanelFit(
-                key=key,
-                design=key,
-                arm="",
-                role="final",
-                panel=panel,
-                seed=seed,
-                point={},
-                experiment=experiment.to_dict(),
-                simulation=PANEL,
-                days=DAYS,
-                watched=True,
-            )
-            result, watched = train_on_panel(cell)
-            result.pop("timing")
-            kept[key] = {"key": key, "result": result, "rows": watched}
-            if keep is not None:
-                with keep.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(kept[key]) + "\n")
-        table.append({"key": key, "panel": panel, **kept[key]["result"]})
-        rows += [{"key": key, **row} for row in kept[key]["rows"]]
+    cells = [_cell(experiment, panel, panel + 1000 * other_seed) for panel in panels]
+    missing = [cell for cell in cells if cell.key not in kept]
+    for cell, (result, watched) in zip(missing, train_on_panels(missing), strict=True):
+        result.pop("timing")
+        kept[cell.key] = {"key": cell.key, "result": result, "rows": watched}
+        if keep is not None:
+            with keep.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(kept[cell.key]) + "\n")
+    table = [{"key": cell.key, "panel": cell.panel, **kept[cell.key]["result"]} for cell in cells]
+    rows = [{"key": cell.key, **row} for cell in cells for row in kept[cell.key]["rows"]]
     return Fits(
         table=pl.DataFrame(table, infer_schema_length=None),
         rows=pl.DataFrame(rows, infer_schema_length=None),
         missing=0,
+    )
+
+
+def _cell(experiment: Experiment, panel: int, seed: int) -> PanelFit:
+    key = json.dumps([experiment.to_dict(), panel, seed], sort_keys=True)
+    return PanelFit(
+        key=key,
+        design=key,
+        arm="",
+        role="final",
+        panel=panel,
+        seed=seed,
+        point={},
+        experiment=experiment.to_dict(),
+        simulation=PANEL,
+        days=DAYS,
+        watched=True,
     )
 
 

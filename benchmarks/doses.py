@@ -31,7 +31,7 @@ from fints.diagnostics import MEDIATORS, Move, manipulation_check
 from fints.interventions import RELIEFS, changes
 from fints.study.causes import mediator_moves
 from fints.study.panel_cells import PanelFit
-from fints.study.panel_fits import train_on_panel
+from fints.study.panel_fits import train_on_panels
 from fints.study.panel_store import Fits
 
 FIRST_PANEL = 50
@@ -152,35 +152,19 @@ def _row(
 
 def _fits(arm: str, experiment: Experiment, panels: list[int], asked: argparse.Namespace) -> Fits:
     """Return the fits of one arm; what is kept already is not fitted again."""
-    table: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
-    for panel in panels:
-        key = json.dumps([experiment.to_dict(), panel, asked.r2], sort_keys=True)
-        found = _kept(asked.keep, key)
-        if found is None:
-            cell = PanelFit(
-                key=key,
-                design=key,
-                arm=f"depth {experiment.model.depth}, {arm}",
-                role="final",
-                panel=panel,
-                seed=panel,
-                point={},
-                experiment=experiment.to_dict(),
-                simulation={"num_assets": 64, "signal": "memory_chain", "depth_demand": 2, "r2": asked.r2},
-                days=DAYS,
-                watched=True,
-            )
-            result, watched = train_on_panel(cell)
-            found = {"key": key, "result": result, "rows": watched}
-            told = f"{cell.arm}, panel {panel}: share {result['share_of_oracle']:.3f}"
-            print(f"{told}, {result['timing']['training_seconds']:.0f} s", file=sys.stderr, flush=True)
-            if asked.keep is not None:
-                with asked.keep.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(found) + "\n")
-        result = {name: value for name, value in found["result"].items() if name != "timing"}
-        table.append({"key": key, "panel": panel, **result})
-        rows += [{"key": key, **row} for row in found["rows"]]
+    cells = [_cell(f"depth {experiment.model.depth}, {arm}", experiment, panel, asked.r2) for panel in panels]
+    found = _kept(asked.keep, {cell.key for cell in cells})
+    missing = [cell for cell in cells if cell.key not in found]
+    for cell, (result, watched) in zip(missing, train_on_panels(missing), strict=True):
+        seconds = result.pop("timing")["training_seconds"]
+        told = f"{cell.arm}, panel {cell.panel}: share {result['share_of_oracle']:.3f}"
+        print(f"{told}, {seconds:.0f} s", file=sys.stderr, flush=True)
+        found[cell.key] = {"key": cell.key, "result": result, "rows": watched}
+        if asked.keep is not None:
+            with asked.keep.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found[cell.key]) + "\n")
+    table = [{"key": cell.key, "panel": cell.panel, **found[cell.key]["result"]} for cell in cells]
+    rows = [{"key": cell.key, **row} for cell in cells for row in found[cell.key]["rows"]]
     return Fits(
         table=pl.DataFrame(table, infer_schema_length=None),
         rows=pl.DataFrame(rows, infer_schema_length=None),
@@ -188,14 +172,28 @@ def _fits(arm: str, experiment: Experiment, panels: list[int], asked: argparse.N
     )
 
 
-def _kept(keep: Path | None, key: str) -> dict[str, Any] | None:
+def _cell(arm: str, experiment: Experiment, panel: int, r2: float) -> PanelFit:
+    key = json.dumps([experiment.to_dict(), panel, r2], sort_keys=True)
+    return PanelFit(
+        key=key,
+        design=key,
+        arm=arm,
+        role="final",
+        panel=panel,
+        seed=panel,
+        point={},
+        experiment=experiment.to_dict(),
+        simulation={"num_assets": 64, "signal": "memory_chain", "depth_demand": 2, "r2": r2},
+        days=DAYS,
+        watched=True,
+    )
+
+
+def _kept(keep: Path | None, keys: set[str]) -> dict[str, dict[str, Any]]:
     if keep is None or not keep.is_file():
-        return None
-    for line in keep.read_text(encoding="utf-8").splitlines():
-        found: dict[str, Any] = json.loads(line)
-        if found["key"] == key:
-            return found
-    return None
+        return {}
+    lines = map(json.loads, keep.read_text(encoding="utf-8").splitlines())
+    return {line["key"]: line for line in lines if line["key"] in keys}
 
 
 if __name__ == "__main__":

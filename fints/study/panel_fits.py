@@ -19,6 +19,7 @@ import math
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -35,6 +36,7 @@ from fints.diagnostics import calibrated_share, probe_rows, spikes_per_thousand
 from fints.diagnostics.watch import Watch
 from fints.interventions import Applied, intervene
 from fints.model import Transformer, build
+from fints.study.grouping import why_alone
 from fints.study.panel_cells import Days, PanelFit
 from fints.study.panel_inside import Curve, inside_rows
 from fints.study.panel_measures import further_measures
@@ -45,7 +47,7 @@ from fints.training import Member, derive, fit, fit_together, make_loss, predict
 if TYPE_CHECKING:
     from fints.training.result import FitResult
 
-__all__ = ["run_panel_fit", "run_panel_job", "train_on_panel"]
+__all__ = ["run_panel_fit", "run_panel_job", "train_on_panel", "train_on_panels"]
 
 # Windows that a training loss is a mean over: as many steps' worth of forward passes as 8192 / 64.
 TRAIN_WINDOWS = 8192
@@ -70,10 +72,7 @@ def run_panel_job(job: PanelFit, *, tmp: Path, fits: Path) -> None:
     if all((fits / cell.key).is_dir() for cell in cells):
         return
     started, clock = datetime.now(UTC), time.perf_counter()
-    begun = [_begun(cell) for cell in cells]
-    results = fit_together([each.member() for each in begun])
-    for result in results:
-        _refuse_shortage(result)
+    begun, results = _trained_together(cells)
     for_all = time.perf_counter() - clock - sum(result.seconds for result in results)
     for each, result in zip(begun, results, strict=True):
         clock = time.perf_counter()
@@ -125,6 +124,27 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
     )
     _refuse_shortage(result)
     return _told(begun, result)
+
+
+def train_on_panels(cells: Sequence[PanelFit]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Return what `train_on_panel` does of each, made at once if fits of one arm can be.
+
+    Raises
+    ------
+    ValueError, MemoryError
+        As `train_on_panel`, or if they cannot be made together though one of them could.
+    """
+    if len(cells) < 2 or why_alone(Experiment.from_dict(cells[0].experiment)) is not None:
+        return [train_on_panel(cell) for cell in cells]
+    return [_told(each, result) for each, result in zip(*_trained_together(cells), strict=True)]
+
+
+def _trained_together(cells: Sequence[PanelFit]) -> tuple[list[_Begun], list[FitResult]]:
+    begun = [_begun(cell) for cell in cells]
+    results = fit_together([each.member() for each in begun])
+    for result in results:
+        _refuse_shortage(result)
+    return begun, results
 
 
 @dataclass(frozen=True, kw_only=True)
