@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fints.interventions.base import Cause, Role, UpdateChange, checked_dose, num_branches
+from fints.interventions.base import Cause, Role, UpdateChange, checked_dose
 from fints.training import Weights, by_row
 
 __all__ = ["DepthScaledUpdates", "OutputChangeStep"]
@@ -95,7 +95,7 @@ class DepthScaledUpdates(UpdateChange):
         branches = weights.under("branches.")
         before = [each.clone() for each in branches.values()]
         take()
-        factor = min(1.0, self.reference / num_branches(branches)) ** self.dose
+        factor = min(1.0, self.reference / weights.num_branches) ** self.dose
         _shorten(branches.values(), before, torch.full_like(rate_share, factor))
 
 

@@ -133,7 +133,7 @@ class Applied:
         self, model: nn.Module, take: Callable[[], None], inputs: Tensor, *, rate_share: float
     ) -> None:
         """Move the weights once; see `Steering`."""
-        share = torch.tensor([rate_share], device=inputs.device)
+        share = torch.tensor([rate_share], dtype=torch.float64)
         self._changes.move(Weights.of(model), take, inputs, rate_share=share)
 
     def together(self, others: Sequence[Applied]) -> Together:
@@ -148,9 +148,19 @@ class Together:
     ----------
     each : sequence of Applied
         Those of each network: the same but for their seeds, and none that changes a pass.
+
+    Raises
+    ------
+    ValueError
+        If they differ in more.
     """
 
     def __init__(self, each: Sequence[Applied]) -> None:
+        if len({tuple((type(one), one.dose) for one in applied.changes) for applied in each}) > 1:
+            raise ValueError(
+                "networks that are trained together must have the same interventions at the same doses; "
+                "these differ. Fit one by one."
+            )
         columns = zip(*(applied.changes for applied in each), strict=True)
         self._changes = _Changes([first.beside(rest) for first, *rest in columns])
 

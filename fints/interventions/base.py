@@ -20,6 +20,7 @@ T tokens, D width, F features, L sublayers.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self
@@ -41,7 +42,6 @@ __all__ = [
     "UpdateChange",
     "WindowChange",
     "checked_dose",
-    "num_branches",
     "one_cycle",
 ]
 
@@ -65,9 +65,9 @@ class Intervention(ABC):
     def __init__(self, *, dose: float, seed: int) -> None: ...
 
     def beside(self, others: Sequence[Self]) -> Self:
-        """Return what acts on K stacked networks as this does on the first and `others` on the rest.
+        """Return what acts in a step of stacked networks, this on the first and `others` on the rest.
 
-        They are the same change but for their seeds; one that draws nothing is the same for all.
+        They are the same change but for their seeds; one that draws nothing in a step is the same for all.
         """
         return self
 
@@ -129,16 +129,12 @@ def checked_dose(name: str, dose: float, *, most: float | None = None) -> float:
     return float(dose)
 
 
-def num_branches(branches: Weights) -> int:
-    """Return L, the number of branches, from the weights under ``branches.``."""
-    return 1 + max(int(name.split(".")[0]) for name in branches.named)
-
-
-def one_cycle(number: int, seed: int) -> list[int]:
+@functools.cache
+def one_cycle(number: int, seed: int) -> tuple[int, ...]:
     """Return a permutation of `number` places that is one cycle through all (Sattolo's algorithm)."""
     generator = torch.Generator().manual_seed(seed)
     places = list(range(number))
     for last in range(number - 1, 0, -1):
         other = int(torch.randint(last, (), generator=generator))
         places[last], places[other] = places[other], places[last]
-    return places
+    return tuple(places)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fints.interventions.base import Cause, NetworkChange, Role, UpdateChange, checked_dose, num_branches
+from fints.interventions.base import Cause, NetworkChange, Role, UpdateChange, checked_dose
 from fints.residual import Branch, Residual
 from fints.training import Weights
 
@@ -95,7 +95,7 @@ class RisingUpdates(UpdateChange):
         self, weights: Weights, take: Callable[[], None], inputs: Tensor, *, rate_share: Tensor
     ) -> None:
         """Take the step and lengthen it."""
-        number = num_branches(weights.under("branches."))
+        number = weights.num_branches
         branches = [weights.under(f"branches.{k}.").values() for k in range(number)]
         before = [[value.clone() for value in values] for values in branches]
         take()

@@ -80,8 +80,8 @@ class DecorrelationPlacebo(Penalty):
 
     with a as there, and P in `alignment` a permutation of the D coordinates in one cycle, drawn from the seed
     and the same at every step and sublayer: a token is asked to be orthogonal to the others with their
-    coordinates in another order. What that still has in common with a (a cosine of 0.3 to 0.4 in fresh
-    networks) is taken out, so to first order the alignment does not change.
+    coordinates in another order. What that still has in common with a is taken out, so to first order the
+    alignment does not change.
 
     Permuting whose gradient a token gets, rather than what it is asked, would be no placebo: the part that
     all tokens share, which moves biases and gains, would stay as it is.
@@ -115,7 +115,8 @@ class DecorrelationPlacebo(Penalty):
         order = orders if weights.stacked else orders[0]
         other = weights.slopes(alignment(passing.read, passing.outputs, order))
         size = lengths(own).square()
-        shared = torch.stack([(g * h).flatten(1).sum(1) for g, h in zip(own, other, strict=True)]).sum(0)
+        products = [(g * h).reshape(len(g), -1).sum(1) for g, h in zip(own, other, strict=True)]
+        shared = torch.stack(products).sum(0)
         part = torch.where(size > 0, shared / torch.where(size > 0, size, 1.0), 0.0)
         _pull([h - by_row(part, g) * g for g, h in zip(own, other, strict=True)], weights, self.dose)
 

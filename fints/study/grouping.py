@@ -7,6 +7,7 @@ often it is interrupted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
@@ -66,16 +67,13 @@ def jobs_of(cells: Sequence[AnyFit]) -> list[AnyFit]:
 
 
 def grouping_lines(arms: Mapping[str, Experiment]) -> list[str]:
-    """Return what a plan says of the fits that are made at once, a line or two; nothing where none are."""
+    """Return what a plan says of the fits that are made at once, nothing where none are."""
     most = max(experiment.training.vectorise for experiment in arms.values())
     if most == 1:
         return []
-    reasons = [why_alone(experiment) for experiment in arms.values()]
-    alone = [reason for reason in reasons if reason is not None]
+    reasons = Counter(reason for reason in map(why_alone, arms.values()) if reason is not None)
     lines = [f"at once  up to {most} fits of an arm, as one network with stacked parameters"]
-    if alone:
-        lines += [f"         but {counted(len(alone), 'arm')} one by one: {alone[0]}"]
-    return lines
+    return lines + [f"         but {counted(n, 'arm')} one by one: {why}" for why, n in reasons.items()]
 
 
 def why_alone(experiment: Experiment) -> str | None:

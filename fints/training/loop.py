@@ -36,7 +36,7 @@ from fints.training.passes import loss_of, validate
 from fints.training.progress import DivergedError, Progress, content_of, restore
 from fints.training.result import FitResult, Outcome
 from fints.training.seeds import derive, reseed
-from fints.training.steering import Steering
+from fints.training.steering import NEEDS_PLAIN_PASS, Steering
 from fints.training.surroundings import compiled, surroundings
 
 __all__ = ["fit"]
@@ -128,10 +128,7 @@ def fit(
         raise ValueError("validation needs at least one window; got none. Widen its dates, or pass None.")
     if steering is not None:
         if config.compile or config.activation_checkpointing:
-            raise ValueError(
-                "an intervention needs the plain pass, whose every tensor it can reach. Set training.compile "
-                "and training.activation_checkpointing to false, or leave training.interventions empty."
-            )
+            raise ValueError(NEEDS_PLAIN_PASS)
         train = steering.windows(train)
     order = BatchOrder(len(train), config.batch_size, seed)
     progress = Progress()

@@ -14,8 +14,12 @@ from fints.training.batches import Batches
 from fints.training.losses import LossSum
 from fints.training.weights import Weights
 
-__all__ = ["Place", "StackSteering", "Stackable", "Steering"]
+__all__ = ["NEEDS_PLAIN_PASS", "Place", "StackSteering", "Stackable", "Steering"]
 
+NEEDS_PLAIN_PASS = (
+    "an intervention needs the plain pass, whose every tensor it can reach. Set training.compile and "
+    "training.activation_checkpointing to false, or leave training.interventions empty."
+)
 # ``at(layer, u, y)`` is called with what each sublayer of a pass read and returned, (K, B, T, D) both, and
 # returns what stands for y, with its numbers.
 Place = Callable[[int, Tensor, Tensor], Tensor]

@@ -15,6 +15,7 @@ from fints.training.common import shortage, too_large
 from fints.training.device import is_out_of_memory, release, resolve_device
 from fints.training.progress import Progress
 from fints.training.result import FitResult
+from fints.training.steering import NEEDS_PLAIN_PASS
 from fints.training.surroundings import surroundings
 from fints.training.vectorised_loop import STACKED, Group, Member, State
 
@@ -146,6 +147,8 @@ def _refuse(members: Sequence[Member]) -> None:
                 "fits that are made together must all have a steering (training.interventions), or none; "
                 "some have. Give all the same interventions."
             )
+        if member.steering is not None and member.config.compile:
+            raise ValueError(NEEDS_PLAIN_PASS)
         if member.steering is not None and not member.steering.only_watches:
             raise ValueError(
                 "an intervention that changes the pass of a network acts in that network alone. Fit one by "

@@ -27,7 +27,7 @@ from fints.training.result import Outcome
 from fints.training.seeds import derive, reseed
 from fints.training.stack import Stack
 from fints.training.steering import Place, Stackable
-from fints.training.weights import Weights
+from fints.training.weights import Weights, num_branches
 
 __all__ = ["STACKED", "Group", "Member", "State"]
 
@@ -167,6 +167,9 @@ class Group:
             self.stack.release()
         self.stack = None
         self.alive = []
+        # Held in a circle with this one, which would stay in memory until the collector comes.
+        for name in ("forward", "leaves", "weights", "steering", "inputs"):
+            self.__dict__.pop(name, None)
 
     def _begin(self) -> None:
         for state in self.alive:
@@ -193,7 +196,9 @@ class Group:
         self.forward = cast(StackedForward, make(models, self.leaves))
         first, *rest = (state.member.steering for state in self.alive)
         self.steering = None if first is None else first.together(rest)
-        self.weights = Weights(named=self.leaves, stacked=True, evaluated=self._evaluated)
+        self.weights = Weights(
+            named=self.leaves, stacked=True, num_branches=num_branches(models[0]), evaluated=self._evaluated
+        )
 
     def _gradients(self, step: int) -> None:
         """Leave the clipped gradient of each member in the stack."""
@@ -288,8 +293,8 @@ class Group:
         if self.steering is None:
             take()
         else:
-            shares_here = torch.tensor(shares, device=self.device)
-            self.steering.update(self.weights, take, self.inputs, rate_share=shares_here)
+            rate_share = torch.tensor(shares, dtype=torch.float64)
+            self.steering.update(self.weights, take, self.inputs, rate_share=rate_share)
 
     def _evaluate(self, number: int) -> None:
         rows = [state.progress.row(state.member.config) for state in self.alive]

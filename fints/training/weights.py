@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Weights", "by_row", "lengths"]
+__all__ = ["Weights", "by_row", "lengths", "num_branches"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,15 @@ class Weights:
         The trained parameters by name: of a network its own, of several (K, ...) each.
     stacked : bool
         Whether they are of several.
+    num_branches : int
+        L, trained or not.
     evaluated : callable
         The mean forecasts (B, T, H), of several (K, B, T, H), of the windows of a step, in evaluation mode.
     """
 
     named: Mapping[str, Tensor]
     stacked: bool
+    num_branches: int
     evaluated: Callable[[Tensor], Tensor]
 
     @classmethod
@@ -47,7 +50,7 @@ class Weights:
             return mean
 
         named = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        return cls(named=named, stacked=False, evaluated=evaluated)
+        return cls(named=named, stacked=False, num_branches=num_branches(model), evaluated=evaluated)
 
     def under(self, prefix: str) -> Weights:
         """Return those whose names begin with `prefix`, by the rest of their names."""
@@ -86,6 +89,12 @@ class Weights:
         return self.row(self.evaluated(inputs))
 
 
+def num_branches(model: nn.Module) -> int:
+    """Return L, how many branches a network has; 0 where it has no such list."""
+    branches = getattr(model, "branches", None)
+    return len(branches) if isinstance(branches, nn.ModuleList) else 0
+
+
 def by_row(numbers: Tensor, rows: Tensor) -> Tensor:
     """Return numbers (K,) in a shape that multiplies rows (K, ...) one by one."""
     return numbers.view(-1, *[1] * (rows.dim() - 1))
@@ -93,4 +102,5 @@ def by_row(numbers: Tensor, rows: Tensor) -> Tensor:
 
 def lengths(tensors: Iterable[Tensor]) -> Tensor:
     """Return the Euclidean length (K,) of rows (K, ...), each over all tensors."""
-    return torch.stack([torch.linalg.vector_norm(each.flatten(1), dim=1) for each in tensors]).norm(dim=0)
+    flat = [each.reshape(len(each), -1) for each in tensors]
+    return torch.stack([torch.linalg.vector_norm(each, dim=1) for each in flat]).norm(dim=0)

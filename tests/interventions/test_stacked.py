@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from fints.config import ModelConfig
+from fints.diagnostics import mediators
 from fints.interventions import INTERVENTIONS, cannot_be_stacked, intervene
 from fints.interventions.base import NetworkChange
-from fints.training import Member, fit, fit_together
+from fints.interventions.table import WATCHABLE
+from fints.residual import RESIDUALS
+from fints.training import Member, fit, fit_together, make_loss
 
 STACKED = [name for name, kind in INTERVENTIONS.items() if not issubclass(kind, NetworkChange)]
 AT_SUBLAYERS = [
@@ -19,6 +22,8 @@ AT_SUBLAYERS = [
     "decorrelation",
     "decorrelation_placebo",
 ]
+# Networks of two blocks, and no more options than a scheme asks.
+SMALL = {"by_depth": {"segments": [["attention_residuals", 1], ["post_norm", 1]]}}
 # Doses and options at which a few steps of a small network show what is done.
 OPTIONS = {"output_change_step": {"budget": 0.003}, "depth_scaled_updates": {"reference": 1}}
 
@@ -65,7 +70,15 @@ def members(network, windows, schedule):
 
 
 def alone(member):
-    return fit(member.model, member.train, None, member.config, seed=member.seed, steering=member.steering)
+    return fit(
+        member.model,
+        member.train,
+        member.validation,
+        member.config,
+        seed=member.seed,
+        steering=member.steering,
+        profiler=member.profiler,
+    )
 
 
 def assert_fits_by_themselves(one, other):
@@ -75,8 +88,24 @@ def assert_fits_by_themselves(one, other):
         assert together.steps == by_itself.steps
         assert not member.model.training
     for own, expected in zip(one, other, strict=True):
-        for name, tensor in expected.model.state_dict().items():
-            torch.testing.assert_close(own.model.state_dict()[name], tensor, rtol=2e-5, atol=5e-6, msg=name)
+        assert_same_weights(own.model, expected.model)
+
+
+def assert_same_weights(own, expected):
+    for name, tensor in expected.state_dict().items():
+        torch.testing.assert_close(own.state_dict()[name], tensor, rtol=2e-5, atol=5e-6, msg=name)
+
+
+def profiler_of(member, windows, seen):
+    """What is measured is the gradient that the fit trains with, on windows that stay the same."""
+    loss = make_loss(member.config)
+
+    def profile(model, step, update):
+        values = mediators(model, windows.inputs, windows.targets, loss=loss, steering=member.steering)
+        seen.extend(values["gradient_norm"])
+        return [{"step": step}]
+
+    return profile
 
 
 @pytest.mark.parametrize("residual", ["pre_norm", "post_norm"])
@@ -96,6 +125,7 @@ def test_members_with_an_intervention_are_fits_by_themselves(members, name, resi
 
 def test_several_interventions_at_once(members):
     all_at_once = named("gradient_equaliser", "decorrelation", "output_change_step", "noisy_targets")
+    all_at_once["decorrelation_placebo"] = {"dose": 0.0}
     assert_fits_by_themselves(members(all_at_once), members(all_at_once))
 
 
@@ -123,9 +153,63 @@ def test_a_member_that_diverges_leaves_the_others_their_own_draws_and_windows(me
     found = [members(named(name), own=own, residual="post_norm") for _ in range(2)]
     results = fit_together(found[0])
     expected = [alone(member) for member in found[1]]
-    assert [result.outcome for result in results] == [result.outcome for result in expected]
+    assert [result.outcome for result in results] == ["diverged", "finished", "finished"]
+    assert expected[0].outcome == "diverged"
     for result, other in zip(results[1:], expected[1:], strict=True):
         assert result.losses == pytest.approx(other.losses, rel=1e-5)
+    for one, other in zip(found[0][1:], found[1][1:], strict=True):
+        assert_same_weights(one.model, other.model)
+
+
+@pytest.mark.parametrize("name", ["decorrelation_placebo", "output_change_step"])
+def test_a_member_that_stops_early_and_what_is_measured_on_the_way(members, windows, name):
+    """A profile runs the network's own passes, with its own steering, between two steps of all."""
+    validation = type(windows)(windows.inputs[:10], windows.targets[:10])
+    # At a rate of nothing no evaluation is better than the first.
+    own = {1: {"learning_rate": 1e-30, "patience": 1}}
+
+    def watched(seen):
+        return [
+            replace(
+                member,
+                validation=validation,
+                config=replace(member.config, evaluate_every=2, profile_every=2, **own.get(k, {})),
+                profiler=profiler_of(member, windows, seen),
+            )
+            for k, member in enumerate(members(named(name), residual="post_norm"))
+        ]
+
+    together, apart = [], []
+    one, other = watched(together), watched(apart)
+    results, expected = fit_together(one), [alone(member) for member in other]
+    assert [result.outcome for result in results] == ["finished", "stopped_early", "finished"]
+    for result, by_itself, a, b in zip(results, expected, one, other, strict=True):
+        assert (result.steps, result.outcome) == (by_itself.steps, by_itself.outcome)
+        assert result.losses == pytest.approx(by_itself.losses, rel=1e-5)
+        assert result.best_validation_loss == pytest.approx(by_itself.best_validation_loss, rel=1e-5)
+        assert_same_weights(a.model, b.model)
+    assert sorted(together) == pytest.approx(sorted(apart), rel=1e-4)
+    assert len(together) > 6
+
+
+@pytest.mark.parametrize("residual", RESIDUALS)
+@pytest.mark.parametrize("name", AT_SUBLAYERS)
+def test_what_acts_at_sublayers_does_so_under_every_scheme(network, windows, schedule, name, residual):
+    """Some have parameters that are single numbers, and some reach a branch by several paths."""
+    sizes = {"residual": residual, "residual_options": SMALL.get(residual, {})}
+    plain, moved = network(random=True, **sizes), network(random=True, **sizes)
+    config = schedule(steps=1, warmup_steps=0, learning_rate=0.1, optimizer="sgd")
+    fit(plain, windows, None, config, seed=0)
+    fit(moved, windows, None, config, seed=0, steering=intervene(moved, named(name), seed=0))
+    assert all(bool(parameter.isfinite().all()) for parameter in moved.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("residual", RESIDUALS)
+def test_the_plan_knows_which_stacked_pass_can_be_looked_at_by_sublayer(network, residual):
+    one = network(residual=residual, residual_options=SMALL.get(residual, {}))
+    leaves = {name: each.detach().unsqueeze(0) for name, each in one.named_parameters()}
+    assert one.stacked([one], leaves).watchable == (residual in WATCHABLE)
 
 
 @pytest.mark.parametrize("name", AT_SUBLAYERS)
@@ -147,3 +231,9 @@ def test_a_change_of_the_pass_and_a_missing_steering_are_refused(members):
     first, *rest = members(named("decorrelation"))
     with pytest.raises(ValueError, match="all have a steering"):
         fit_together([replace(first, steering=None), *rest])
+    other = members(named("output_change_step"))[0]
+    with pytest.raises(ValueError, match="the same interventions"):
+        fit_together([replace(first, model=other.model, steering=other.steering), *rest])
+    compiled = [replace(one, config=replace(one.config, compile=True)) for one in (first, *rest)]
+    with pytest.raises(ValueError, match="needs the plain pass"):
+        fit_together(compiled)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fints.config import Experiment, override
 from fints.study import panel_fits, panel_runner
 from fints.study.grouping import grouping_lines, jobs_of, why_alone
 from fints.study.panel_cells import PanelFit
@@ -163,3 +164,15 @@ def test_a_plan_says_what_is_made_at_once_and_why_the_rest_is_not(plan: Any) -> 
     assert lines(relieved) == lines(FOUR)
     told = lines({**FOUR, "training.interventions": {"token_pull": {"dose": 0.5}}})
     assert told[1].startswith("         but 4 arms one by one: token_pull changes the pass of a network")
+    several = [
+        override(Experiment(), {"training.vectorise": 4, **changes})
+        for changes in (
+            {"training.interventions": {"token_pull": {"dose": 0.5}}},
+            {
+                "model.residual": "dynamic_hyper_connections",
+                "training.interventions": {"decorrelation": {"dose": 0.5}},
+            },
+        )
+    ]
+    told = grouping_lines({str(number): one for number, one in enumerate(several)})
+    assert ["token_pull" in line or "decorrelation" in line for line in told[1:]] == [True, True]
