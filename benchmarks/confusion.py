@@ -57,7 +57,7 @@ DISEASES: dict[str, tuple[str, float, str]] = {
     "few_windows": ("noise", 0.97, "adamw"),
     "noisy_targets": ("noise", 3.0, "adamw"),
     "sharp_inputs": ("amplification", 4.0, "adamw"),
-    "rising_updates": ("amplification", 8.0, "adamw"),
+    "rising_updates": ("amplification", 40.0, "adamw"),
 }
 RATES = {"adamw": 4e-3, "sgd": 3e-2}
 CAUSES = {
