@@ -133,10 +133,10 @@ def _distance(claim: Claim, one: Judged) -> float | None:
 
 
 def _deepest(study: PanelStudy, cells: Cells) -> str | None:
-    """Return the depth at which most schemes were fitted, of equals the deepest."""
+    """Return the deepest depth at which schemes can be compared, of claims that are on depth."""
     schemes = {depth: len(_plain(study, cells, depth)) for depth in study.factors["depth"]}
     found = [depth for depth, number in schemes.items() if number]
-    return max(found, key=lambda depth: (schemes[depth], float(depth)), default=None)
+    return max(found, key=lambda depth: (schemes[depth] > 1, float(depth)), default=None)
 
 
 def _plain(study: PanelStudy, cells: Cells, depth: str) -> list[Key]:
