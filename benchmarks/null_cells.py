@@ -28,7 +28,7 @@ from fixed_steps import fixed_steps
 from fints.evaluation.causes import judge_causes
 from fints.study.causes import interval
 from fints.study.panel_cells import PanelFit
-from fints.study.panel_fits import train_on_panel
+from fints.study.panel_fits import train_on_panels
 
 # Panels of the studies are below this.
 FIRST_PANEL = 100_000
@@ -107,28 +107,25 @@ def _cell(cell: dict[str, Any]) -> tuple[dict[str, Any], list[float]]:
             "training.warmup_steps": cell["steps"] // 10,
         },
     )
-    penalty = []
-    for panel in range(first, first + cell["panels"]):
-        excess = [
-            train_on_panel(
-                PanelFit(
-                    key="",
-                    design="",
-                    arm="",
-                    role="final",
-                    panel=panel,
-                    seed=2 * panel + other,
-                    point={},
-                    experiment=experiment.to_dict(),
-                    simulation=PANEL,
-                    days=DAYS,
-                    watched=False,
-                )
-            )[0]["test_excess"]
-            for other in (0, 1)
-        ]
-        penalty.append(excess[0] - excess[1])
-    return cell, penalty
+    fits = [
+        PanelFit(
+            key="",
+            design="",
+            arm="",
+            role="final",
+            panel=panel,
+            seed=2 * panel + other,
+            point={},
+            experiment=experiment.to_dict(),
+            simulation=PANEL,
+            days=DAYS,
+            watched=False,
+        )
+        for panel in range(first, first + cell["panels"])
+        for other in (0, 1)
+    ]
+    excess = [result["test_excess"] for result, _ in train_on_panels(fits)]
+    return cell, [one - other for one, other in zip(excess[::2], excess[1::2], strict=True)]
 
 
 def _key(cell: dict[str, Any]) -> str:
