@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from fints.study.cells import plain_mean
-from fints.study.claims import CLAIM_WORDS
+from fints.study.claims import CLAIM_WORDS, FULL
 from fints.study.document import (
     Block,
     Code,
@@ -29,6 +29,7 @@ from fints.study.fingerprint import torch_version
 from fints.study.panel_design import Answer
 from fints.study.panel_plan import PanelPlan
 from fints.study.panel_store import Fits
+from fints.study.still_open import open_chapter
 from fints.words import counted
 
 __all__ = ["Larger", "write_panel_report"]
@@ -123,32 +124,21 @@ def _blocks(
 
 
 def _still_open(plan: PanelPlan, answer: Answer, larger: Larger | None) -> list[Block]:
-    heading = Heading(text="What is still open")
-    if not answer.undecided:
-        return [heading, Text(text="No verdict of this size is left undecided.")]
-    here = len(plan.study.panels)
-    items = tuple(
-        f"{name}: "
-        + ("no number of panels decides it, at these estimates." if more is None else f"about {more} more.")
+    here, number = len(plan.study.panels), len(answer.undecided)
+    undecided = {
+        name: "no number of panels decides it, at these estimates" if more is None else f"about {more} more"
         for name, more in answer.undecided.items()
-    )
-    blocks: list[Block] = [
-        heading,
-        Text(text="Undecided, with how many panels more would decide it at these estimates:"),
-        Items(items=items),
-    ]
-    if larger is None:
-        return blocks
-    within = sum(more is not None and here + more <= larger.panels for more in answer.undecided.values())
-    blocks += [
-        Text(
-            text=f"The preset `full` asks the same of {counted(larger.panels, 'panel')} of its own, with "
-            f"longer training, in {counted(larger.fits, 'fit')}; {within} of {len(items)} would need no more "
+    }
+    asked: list[Block] = []
+    if larger is not None:
+        within = sum(more is not None and here + more <= larger.panels for more in answer.undecided.values())
+        told = (
+            f"The preset `{FULL}` asks the same of {counted(larger.panels, 'panel')} of its own, with "
+            f"longer training, in {counted(larger.fits, 'fit')}; {within} of {number} would need no more "
             "panels than that. It is made for one GPU, and uses the one that is there:"
-        ),
-        Code(text=larger.command),
-    ]
-    return blocks
+        )
+        asked = [Text(text=told), Code(text=larger.command)]
+    return open_chapter(undecided, asked, of="panels more")
 
 
 def _declared(found: Fits, declared: tuple[str, str] | None) -> str:

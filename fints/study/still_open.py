@@ -1,7 +1,8 @@
-"""What a study in time leaves undecided, how much more would decide it, and where that comes from."""
+"""What a study leaves undecided, how much more would decide it, and where that comes from."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fints.study.claims import FULL
@@ -13,14 +14,30 @@ from fints.words import counted
 if TYPE_CHECKING:
     from fints.study.analysis import Analysis
 
-__all__ = ["still_open"]
+__all__ = ["open_chapter", "still_open"]
+
+
+def open_chapter(undecided: Mapping[str, str], more: Sequence[Block], *, of: str) -> list[Block]:
+    """Return the chapter on what is undecided, by name how many more would decide it.
+
+    `more` says how to get them, `of` what they are.
+    """
+    heading = Heading(text="What is still open")
+    if not undecided:
+        return [heading, Text(text="No verdict of this size is left undecided.")]
+    return [
+        heading,
+        Text(text=f"Undecided, with how many {of} would decide it at these estimates:"),
+        Items(items=tuple(f"{name}: {told}." for name, told in undecided.items())),
+        *more,
+    ]
 
 
 def still_open(analysis: Analysis) -> list[Block]:
-    """Return a chapter on what is undecided; none for a size that claims nothing."""
+    """Return a study in time's chapter on what is undecided; none for a size that claims nothing."""
     if analysis.claim == "none":
         return []
-    heading, spec = Heading(text="What is still open"), analysis.spec
+    spec = analysis.spec
     # All arms on one more fold, tuned as they are.
     fits = len(spec["arms"]) * len(spec["seeds"])
     untold = "how many cannot be told from so few"
@@ -36,20 +53,15 @@ def still_open(analysis: Analysis) -> list[Block]:
         for row in analysis.contrasts.iter_rows(named=True)
         if row["decision"] == "undecided"
     }
-    if not undecided:
-        return [heading, Text(text="No verdict of this size is left undecided.")]
-    blocks: list[Block] = [
-        heading,
-        Text(text="Undecided, with how many folds more like these would decide it at these estimates:"),
-        Items(items=tuple(f"{name}: {more}." for name, more in undecided.items())),
-        Text(text="More years or another market come with a panel of your own (`--data FILE`)."),
+    more: list[Block] = [
+        Text(text="More years or another market come with a panel of your own (`--data FILE`).")
     ]
     if command := spec.get("larger"):
-        blocks += [
+        more += [
             Text(text=f"The preset `{FULL}` is made for one GPU, and uses the one that is there:"),
             Code(text=command),
         ]
-    return blocks
+    return open_chapter(undecided, more, of="folds more like these")
 
 
 def _more(needed: int | None, clusters: int, fits: int, without: str) -> str:
