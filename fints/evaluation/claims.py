@@ -60,7 +60,8 @@ def judge_claims(
         p_{failed} = n \min\{P(T_{K-1} > (c - m) / s),\ P(T_{K-1} > (m - d) / s)\}
 
     with n the number of finite ends of the second, and :math:`p = 2 \min(p_{held}, p_{failed})`. A claim is
-    decided if its p, adjusted over all claims, is below `level`.
+    decided if its p, adjusted over all claims, is below `level`. Numbers that are the same in every cluster,
+    as counts of rare events may be, have no spread to judge by: such a claim has no p and is undecided.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def _finite(interval: Interval) -> tuple[float, float]:
 
 def _one(numbers: Sequence[float], held: Interval, failed: Interval) -> tuple[float | None, str]:
     """Return p of a claim, and what it would be if it were decided."""
-    if len(numbers) < 2:
+    if len(numbers) < 2 or statistics.stdev(numbers) == 0:
         return None, "undecided"
     (a, b), (c, d) = _finite(held), _finite(failed)
     mean, error = statistics.fmean(numbers), statistics.stdev(numbers) / math.sqrt(len(numbers))
@@ -121,8 +122,6 @@ def _tail(distance: float, error: float, numbers: Sequence[float]) -> float:
     from scipy import stats
 
     if math.isinf(distance):
-        return 0.0 if distance > 0 else 1.0
-    if error == 0:
         return 0.0 if distance > 0 else 1.0
     return float(stats.t.sf(distance / error, len(numbers) - 1))
 

@@ -116,7 +116,7 @@ def _blocks(
         Heading(text="What was tried"),
         *_tried(plan, found),
         Heading(text="Outcomes of the fits"),
-        *_outcomes(found),
+        *_outcomes(found, plan.sources),
         Heading(text="How to make this again"),
         Text(text="The first command fits what is not there yet, the second only makes this page again."),
         Code(text=f"{commands['run']}\n{commands['report']}"),
@@ -134,8 +134,8 @@ def _still_open(plan: PanelPlan, answer: Answer, larger: Larger | None) -> list[
         within = sum(more is not None and here + more <= larger.panels for more in answer.undecided.values())
         told = (
             f"The preset `{FULL}` asks the same of {counted(larger.panels, 'panel')} of its own, with "
-            f"longer training, in {counted(larger.fits, 'fit')}; {within} of {number} would need no more "
-            "panels than that. It is made for one GPU, and uses the one that is there:"
+            f"longer training, in {counted(larger.fits, 'fit')}; {within} of {number} would be decided by so "
+            "many alone. It is made for one GPU, and uses the one that is there:"
         )
         asked = [Text(text=told), Code(text=larger.command)]
     return open_chapter(undecided, asked, of="panels more")
@@ -205,7 +205,7 @@ def _tried(plan: PanelPlan, found: Fits) -> list[Block]:
     ]
 
 
-def _outcomes(found: Fits) -> list[Block]:
+def _outcomes(found: Fits, sources: str) -> list[Block]:
     counts = found.table.group_by("role", "outcome").len().sort("role", "outcome").rows()
     told = ", ".join(f"{number} {role} {outcome}" for role, outcome, number in counts)
     seconds = duration(float(found.table["seconds"].sum()))
@@ -213,7 +213,9 @@ def _outcomes(found: Fits) -> list[Block]:
     code = "; ".join(f"{counted(number, 'fit')} with sources `{sources}`" for sources, number in made)
     text = f"{told}. A diverged fit enters as the zero forecast. All fits one after another: {seconds}."
     mixed = " **They are not all of one code.**" if len(made) > 1 else ""
-    return [Text(text=text), Text(text=f"Made by: {code}.{mixed}")]
+    earlier = " A committed fit counts by its design, whatever code made it."
+    other = earlier if any(one != sources for one, _ in made) else ""
+    return [Text(text=text), Text(text=f"Made by: {code}.{mixed}{other}")]
 
 
 def _numbers(values: tuple[int, ...]) -> str:

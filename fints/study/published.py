@@ -66,6 +66,11 @@ class Cells:
             for panel in sorted(panels)
         }
 
+    def shares(self, cell: Key) -> dict[int, float]:
+        """Return by panel which share of the oracle a cell recovers, where something was planted."""
+        found = {panel: row["share_of_oracle"] for panel, (row,) in self.chosen(cell).items()}
+        return {panel: share for panel, share in found.items() if share is not None}
+
     def best_rate(self, cell: Key, panel: int, panels: set[int]) -> float:
         """Return the rate of all its rates that other panels choose for a cell."""
         return self._best(cell, sorted(self._fits[cell]), panels, panel)

@@ -166,6 +166,7 @@ def _costs(experiment: Experiment) -> list[Exact]:
             check="memory of a training step over Pre-Norm's, by `fints.model.estimate_memory`; recomputed",
             found=f"{found['memory']:.2f}; {found['memory_recomputed']:.2f}",
             verdict=("n-fold is too much" if found["memory"] < 0.8 * STREAMS else "n-fold")
+            + (", 16 to 28 % too little" if found["memory"] > 1.5 else "")
             + (", repaired" if found["memory_recomputed"] <= 1 else ", not repaired"),
         ),
     ]

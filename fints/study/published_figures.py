@@ -88,7 +88,10 @@ def _claims(asked: Sequence[Claim], judged: Mapping[str, Judged]) -> Made:
     axes.axvline(0, color="black", linewidth=0.8)
     axes.axvspan(-1, 1, color="#E4E4E4", linewidth=0)
     axes.set_xlim(-CLEAR - 0.3, CLEAR + 0.3)
-    axes.set_yticks(range(len(rows)), [claim.name.replace("_", " ") for claim, _ in rows])
+    numbers = {claim.name: place for place, claim in enumerate(asked, start=1)}
+    axes.set_yticks(
+        range(len(rows)), [f"{claim.name.replace('_', ' ')}  {numbers[claim.name]}" for claim, _ in rows]
+    )
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
@@ -106,7 +109,8 @@ def _claims(asked: Sequence[Claim], judged: Mapping[str, Judged]) -> Made:
         "of "
         "held (right) or of failed (left), over half of its 95 % interval: within the grey band the plain "
         "interval "
-        f"holds the margin. Beyond {CLEAR:g} the mark stands at {CLEAR:g}.",
+        f"holds the margin. Beyond {CLEAR:g} on either side the mark stands there; at 0 stands what lies "
+        "between both margins. Numbers are those of the table.",
         alt="One row a claim: how far its number lies on the side of held or of failed",
     )
 

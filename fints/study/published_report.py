@@ -21,13 +21,14 @@ __all__ = ["Claim", "answer_published", "claims_of", "judged_claims", "power_of_
 
 SOURCES = "P: a paper, with its arXiv number. S: a secondary text that gives no source: folklore."
 RULE = (
-    "The rule and every margin were fixed before the run. A claim is held if its number surely lies in the "
-    "interval that it holds in, failed if it surely lies outside the other one, else undecided; over panels "
-    "as "
-    "clusters, 8 at least, with Student's t, adjusted after Holm over all claims of this size that have a "
-    "number, "
-    "at 5 %. The interval shown is the plain 95 % one. Where cells are compared, each is fitted at the same "
-    "learning rates, and read at the rate whose validation loss is lowest on the other panels."
+    "The rule and every margin stand in the study's file, from which nothing runs before it is committed. A "
+    "claim is held if its number surely lies in the interval that it holds in, failed if it surely lies "
+    "outside the other one, else undecided; over panels as clusters, 8 at least, with Student's t, adjusted "
+    "after Holm over all claims of this size, at 5 %. p is two-sided, doubled again where a margin has two "
+    "ends, so an undecided number may have a plain 95 % interval, which is the one shown, beyond its margin. "
+    "A number that is the same on all panels has no p and is undecided. Failed says that an effect is not as "
+    "large as claimed, not that there is none. Where cells are compared, each is fitted at the same learning "
+    "rates, and read at the rate whose validation loss is lowest on the other panels."
 )
 
 
@@ -149,14 +150,24 @@ def answer_published(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
 
 
 def _inside(study: PanelStudy, cells: Cells) -> list[Block]:
-    """Return what must stand beside a cosine, and the entropies that were found."""
-    columns = ("cosine", "centred", "null", "before training", "diversity", "read", "write", "carry")
+    """Return how far networks have learned, what must stand beside a cosine, and the entropies found."""
+    columns = (
+        "share of oracle",
+        "cosine",
+        "centred",
+        "null",
+        "before training",
+        "diversity",
+        "read",
+        "write",
+        "carry",
+    )
     rows = []
     for depth in study.factors["depth"]:
         for residual in study.factors["residual"]:
             cell = (residual, depth, "plain")
             if cells.has(cell):
-                found = [MEASURES[name][1](cells, cell) for name in BESIDE]
+                found = [cells.shares(cell), *(MEASURES[name][1](cells, cell) for name in BESIDE)]
                 means = [statistics.fmean(values.values()) if values else None for values in found]
                 told = ("–" if mean is None else number(mean, 3) for mean in means)
                 rows.append((residual, depth, *told))
@@ -167,14 +178,12 @@ def _inside(study: PanelStudy, cells: Cells) -> list[Block]:
             columns=("scheme", "depth", *columns),
             rows=tuple(rows),
             left=("scheme", "depth"),
-            note="Means over panels. Cosine of what neighbouring sublayers read, over the later half of the "
-            "depth: "
-            "raw, each less its mean token, of independent increments of equal length, and of the same "
-            "network "
-            "before training: a high one alone is no finding. Diversity: 1 less the mean cosine of two "
-            "streams. "
-            "Read, write, carry: entropy of the mixing weights in nats, over the whole depth, of at most ln "
-            "n.",
+            note="Means over panels. Share of oracle: of what a forecaster would earn that knows the signal, "
+            "at the rate that other panels choose; so far have these networks learned. Cosine of what "
+            "neighbouring sublayers read, over the later half of the depth: raw, each less its mean token, "
+            "of independent increments of equal length, and of the same network before training: a high one "
+            "alone is no finding. Diversity: 1 less the mean cosine of two streams. Read, write, carry: "
+            "entropy of the mixing weights in nats, over the whole depth, of at most ln n.",
         )
     ]
 
@@ -207,11 +216,12 @@ def power_of_published(study: PanelStudy) -> list[str]:
 
 def _table(asked: Sequence[Claim], judged: Mapping[str, Judged]) -> Table:
     rows = []
-    for claim in asked:
+    for place, claim in enumerate(asked, start=1):
         one = judged.get(claim.name)
         more = "–" if one is None or one.more_clusters is None else str(one.more_clusters)
         rows.append(
             (
+                str(place),
                 claim.claim,
                 claim.source,
                 f"{MEASURES[claim.measure][0]}: {_cells(claim)}",
@@ -227,6 +237,7 @@ def _table(asked: Sequence[Claim], judged: Mapping[str, Judged]) -> Table:
         )
     return Table(
         columns=(
+            "no.",
             "claim",
             "source",
             "measure",
@@ -282,9 +293,10 @@ def _sentence(study: PanelStudy, asked: Sequence[Claim], judged: Mapping[str, Ju
     number_of, width = counted(len(judged), "published claim"), study.base.model.width
     told = f"{standing}Of {number_of}, at D {width} on this data, "
     told += ", ".join(f"{len(found)} {kind}" for kind, found in by.items()) + "."
-    for kind in ("held", "failed"):
-        if by[kind]:
-            told += f" {kind.capitalize()}: {'; '.join(one.claim for one in by[kind])}."
+    if by["held"]:
+        told += f" Held: {'; '.join(one.claim for one in by['held'])}."
+    if by["failed"]:
+        told += " Failed means surely short of the claim's own margin, not without any effect."
     return told
 
 

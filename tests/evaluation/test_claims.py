@@ -33,6 +33,14 @@ def test_with_one_margin_it_is_the_two_sided_t_test(mean: float) -> None:
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
 
 
+@pytest.mark.parametrize("value", [0.0, 0.5, 7.0])
+def test_numbers_without_any_spread_decide_nothing(value: float) -> None:
+    """No spike in any of eight short fits is no proof that spikes are rarer than one in a thousand steps."""
+    found = judged([value] * 8, ABOVE)
+    assert (found.decision, found.p, found.p_holm, found.more_clusters) == ("undecided", None, None, None)
+    assert (found.low, found.high) == (value, value)
+
+
 def test_inside_an_interval_both_ends_must_be_cleared_and_outside_either_is_enough() -> None:
     values = numbers(0.9, 0.02)
     found = judged(values, (0.85, 0.92), (0.8, 0.95))
