@@ -110,14 +110,15 @@ def _claims(asked: Sequence[Claim], judged: Mapping[str, Judged]) -> Made:
         "held (right) or of failed (left), over half of its 95 % interval: within the grey band the plain "
         "interval "
         f"holds the margin. Beyond {CLEAR:g} on either side the mark stands there; at 0 stands what lies "
-        "between both margins. Numbers are those of the table.",
+        "between both margins, and no mark where a number is the same on all panels. Numbers of rows are "
+        "those of the table.",
         alt="One row a claim: how far its number lies on the side of held or of failed",
     )
 
 
 def _distance(claim: Claim, one: Judged) -> float | None:
     """Return the signed distance: above 0 inside what it holds in, below 0 outside what it fails outside."""
-    if one.low is None or one.high is None:
+    if one.low is None or one.high is None or one.low == one.high:
         return None
     half = (one.high - one.low) / 2
     (a, b), (c, d) = claim.margins(claim.held), claim.margins(claim.failed)
@@ -131,8 +132,6 @@ def _distance(claim: Claim, one: Judged) -> float | None:
         -endless if d is None else one.estimate - d,
     )
     distance = inside if inside >= 0 else -outside if outside >= 0 else 0.0
-    if half == 0:
-        return CLEAR if distance > 0 else -CLEAR
     return max(-CLEAR, min(CLEAR, distance / half))
 
 
