@@ -117,6 +117,8 @@ def _by_depth(cells: Sequence[CauseCell]) -> Made:
 def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> Made:
     """Draw the penalty that is left under each relief and placebo."""
     levels = list(study.factors["relief"])
+    if len(levels) < 2:
+        return None
     canvas, panels = new_canvas(len(cells), height=0.5 + (0.35 + 0.14 * len(levels)) * len(cells))
     placebos = set(study.settings["placebos"].values())
     for axes, cell in zip(panels, cells, strict=True):

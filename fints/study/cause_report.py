@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fints.diagnostics import MEDIATORS, Move
@@ -46,11 +46,7 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         Heading(text="Verdicts"),
         _verdicts(study, cells),
         Text(text=RULE),
-        *shown("reliefs", "two_by_two"),
-        Heading(text="Share of the penalty that each relief removes"),
-        *_shares(study, cells),
-        Heading(text="Did the manipulations do what they are to do?"),
-        *_checks(study, cells),
+        *(_reliefs(study, cells, shown) if any(cell.checks for cell in cells) else ()),
         Heading(text="Is a suspect there at all?"),
         *_present(study, cells),
         Heading(text="Inside the deep networks"),
@@ -66,6 +62,16 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
             if cell.verdict is None or cell.verdict.decision.startswith("undecided")
         },
     )
+
+
+def _reliefs(study: PanelStudy, cells: Sequence[CauseCell], shown: Callable[..., list[Block]]) -> list[Block]:
+    return [
+        *shown("reliefs", "two_by_two"),
+        Heading(text="Share of the penalty that each relief removes"),
+        *_shares(study, cells),
+        Heading(text="Did the manipulations do what they are to do?"),
+        *_checks(study, cells),
+    ]
 
 
 def power_of_causes(study: PanelStudy) -> list[str]:

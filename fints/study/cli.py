@@ -285,9 +285,7 @@ def _publish_page(plan: Plan, path: Path, tables: Path) -> dict[str, str]:
     """Write the page and its figures beside the study's file and return where."""
     from fints.study.publish import publish
 
-    # What sealed dates said stands beside the answer that was there before, not in its place.
-    name = f"{path.stem}_{plan.preset}" if plan.study.opens_seal else path.stem
-    return {"published": str(publish(tables, path, name=name))}
+    return {"published": str(publish(tables, path, preset=plan.preset))}
 
 
 def _kept(plan: Plan, folder: StudyFolder, path: Path, arguments: argparse.Namespace) -> Kept:

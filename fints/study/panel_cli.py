@@ -163,7 +163,7 @@ def _report(study: PanelStudy, path: Path, docstring: str, arguments: argparse.N
     lines, published = [f"report: {page}"], dict[str, Any]()
     if arguments.publish:
         published = {
-            "published": str(publish(folder.path, path)),
+            "published": str(publish(folder.path, path, preset=plan.preset)),
             "published_fits": str(publish_fits(found, path, plan.preset, spec=plan.spec())),
         }
         lines.append(f"to commit: {published['published']} and {published['published_fits']}")

@@ -1,7 +1,9 @@
 """The answer beside the question: a report's Markdown, its figures and its fits where they can be committed.
 
 They lie in ``NAME.md``, ``figures/NAME/`` and ``published/NAME/LABEL/`` beside NAME.py. The last is not
-called `results`: a root of runs of that name may lie there too, and holds ``NAME/LABEL/`` as well.
+called `results`: a root of runs of that name may lie there too, and holds ``NAME/LABEL/`` as well. What a
+preset beside the usual sizes asks, of controls or of sealed dates, is another question than the study's own:
+it has a page ``NAME_PRESET.md`` and figures of its own.
 """
 
 from __future__ import annotations
@@ -9,9 +11,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-__all__ = ["place_of", "publish", "root_of_runs"]
+__all__ = ["page_name", "place_of", "publish", "root_of_runs"]
 
 PUBLISHED = "published"
+# Presets that ask the study's own question, at one size or another: the last that is published stands.
+SIZES = ("smoke", "quick", "standard", "full")
+
+
+def page_name(beside: Path, preset: str) -> str:
+    """Return the name of the page of a preset of the study in the file `beside`, without its suffix."""
+    return beside.stem if preset in SIZES else f"{beside.stem}_{preset}"
 
 
 def place_of(beside: Path, label: str) -> Path:
@@ -38,18 +47,18 @@ def root_of_runs(given: str | None, beside: Path) -> Path:
     return root
 
 
-def publish(folder: Path, beside: Path, *, name: str | None = None) -> Path:
-    """Copy ``report.md`` of a study's folder to ``NAME.md`` beside the study's file NAME.py.
+def publish(folder: Path, beside: Path, *, preset: str) -> Path:
+    """Copy ``report.md`` of a study's folder to the preset's page beside the study's file `beside`.
 
-    Figures go to ``figures/NAME/`` beside it, SVG only; what an earlier report left there is removed. `name`
-    is another name than the file's.
+    Figures go to ``figures/`` and the page's name beside it, SVG only; what an earlier report left there is
+    removed.
 
     Returns
     -------
     Path
         The Markdown file.
     """
-    name = beside.stem if name is None else name
+    name = page_name(beside, preset)
     figures = beside.parent / "figures" / name
     shutil.rmtree(figures, ignore_errors=True)
     figures.mkdir(parents=True)
