@@ -184,7 +184,7 @@ def test_what_is_open_is_told_with_the_panels_that_decide_it_and_the_command_tha
     assert "- near: about 8 more." in told
     assert "- never: no number of panels decides it, at these estimates." in told
     # Two panels are there: 8 more are ten, as many as the larger size has.
-    assert "in 90 fits; 1 of 3 would need no more panels" in told
+    assert "in 90 fits; 1 of 3 would be decided by so many alone" in told
     assert larger.command in told
     decided = panel_report._still_open(plan(), replace(answer, undecided={}), larger)
     assert "No verdict of this size is left undecided." in to_markdown(decided)

@@ -202,7 +202,7 @@ def test_groups_follow_from_the_plan_and_hold_fits_of_one_structure(
     assert keys(*rates) == [["0", "1"]]
     assert keys({}, {"batch_size": 4}, {}, {"batch_size": 4}) == [["0", "2"], ["1", "3"]]
     # What cannot be stacked goes by itself, and so does every fit of a study that does not ask.
-    assert keys({"interventions": {"dropout": {"dose": 0.1}}}, {}, {}) == [["0"], ["1", "2"]]
+    assert keys({"interventions": {"token_pull": {"dose": 0.1}}}, {}, {}) == [["0"], ["1", "2"]]
     assert keys({"vectorise": 1}, {"vectorise": 1}) == [["0"], ["1"]]
     job = jobs_of(cells({}, {}))[0]
     assert Cell(**json.loads(json.dumps(job.to_dict()))).cells() == job.cells() == cells({}, {})
