@@ -323,7 +323,7 @@ MEASURES: Mapping[str, tuple[str, Callable[..., Values]]] = {
         _first_to_last("gradient_norm_initial"),
     ),
     "variance_ratio": ("variance of the gradient between batches, first over second", _variance_ratio),
-    "steps_ratio": ("steps to what the second ends with, first over second", _steps_ratio),
+    "steps_ratio": ("steps to nine tenths of what the second learns in all, first over second", _steps_ratio),
     "rate_ratio": ("highest learning rate within 10 % of the best, first over second", _upper_rate_ratio),
     "excess": ("test distance to the signal, first less second", _compared("test_excess", 1.0)),
     "gain": ("test distance to the signal, second less first", _compared("test_excess", -1.0)),
