@@ -1,7 +1,7 @@
 """Print what the verdict rule says of networks that were made ill on purpose.
 
     python benchmarks/confusion.py [--diseases NAME,...] [--panels 8] [--draws 200] [--steps 200]
-                                   [--depth 4] [--width 16] [--unchecked] [--keep FILE]
+                                   [--depth 4] [--width 16] [--unchecked] [--seen] [--keep FILE]
 
 Two mechanisms a disease, so that no cure is merely the inverse of what made ill (`fints.interventions`):
 
@@ -14,7 +14,8 @@ and a healthy network, which differs from its reference by its seed alone. The p
 loss of the ill network less that of the healthy one of the same depth, seed and panel, or of the healthy
 one under the same relief if that is the better. The healthy network is what a relief may touch nothing else
 in. The rule is that of `studies/collapse_or_vanishing.py` (`fints.evaluation.causes`), its manipulation
-checks included; `--unchecked` leaves them out. With more than 8 panels the rule is asked `--draws` times of
+checks included; `--unchecked` leaves them out, and `--seen` leaves the reliefs out and says what is seen
+alone. With more than 8 panels the rule is asked `--draws` times of
 8 panels drawn without replacement, and the table counts its answers. A fit is kept in FILE as soon as it is
 done, and not done again: so the table can be made in pieces. Panels 60 to 89 are for this: no study judges
 them.
@@ -42,6 +43,7 @@ from fints.study.causes import mediator_moves
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panels
 from fints.study.panel_store import Fits
+from fints.study.presence import Presence, before_the_penalty, presence, suspects
 
 FIRST_PANEL = 60
 SMALLEST = 0.02
@@ -63,11 +65,10 @@ RATES = {"adamw": 4e-3, "sgd": 3e-2}
 CAUSES = {
     "representation": "decorrelation",
     "gradient": "gradient_equaliser",
-    "noise": "dropout",
+    "noise": "best_weights",
     "amplification": "output_change_step",
 }
 PLACEBOS = {"representation": "decorrelation_placebo", "gradient": "gradient_equaliser_placebo"}
-LEVELS = ("none", *CAUSES.values(), *PLACEBOS.values())
 
 
 def main() -> int:
@@ -81,6 +82,7 @@ def main() -> int:
     for name, default in (("steps", 200), ("depth", 4), ("width", 16)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--unchecked", action="store_true", help="leave the manipulation checks out")
+    parser.add_argument("--seen", action="store_true", help="without any relief")
     parser.add_argument("--keep", type=Path, help="a file of fits, one JSON line each")
     asked = parser.parse_args()
     unknown = sorted(set(asked.diseases) - set(DISEASES))
@@ -91,39 +93,53 @@ def main() -> int:
     panels = list(range(FIRST_PANEL, FIRST_PANEL + asked.panels))
     kept = _read(asked.keep)
 
-    print(f"{'planted':20}{'cause':16}{'penalty':>9}  {'checks passed':34}verdicts")
+    causes = {} if asked.seen else CAUSES
+    placebos = {} if asked.seen else PLACEBOS
+    levels = ("none", *causes.values(), *placebos.values())
+    print(f"{'planted':20}{'cause':16}{'penalty':>9}  {'checks passed':34}{'present':34}verdicts")
     right = 0
     for name in asked.diseases:
         cause, dose, optimizer = DISEASES[name]
         ill, well = {}, {}
-        for level in LEVELS:
+        for level in levels:
             base = _base(asked, optimizer, level)
             planted = base if name == "healthy" else override(base, _planted(base, name, dose))
             well[level] = _fits(base, panels, kept, asked.keep, other_seed=False)
             ill[level] = _fits(planted, panels, kept, asked.keep, other_seed=name == "healthy")
+        both = _together(ill["none"], well["none"])
+        plain = (ill["none"].table, well["none"].table)
+        early = before_the_penalty(both, *plain, panels) or asked.steps // 10
         checked = {
             one: manipulation_check(
-                _moves(ill["none"], ill[level], panels, asked.steps // 10),
+                _moves(ill["none"], ill[level], panels, early),
                 _moves(well["none"], well[level], panels, None),
                 cause=one,
             )
-            for one, level in CAUSES.items()
+            for one, level in causes.items()
         }
         penalty = {
             level: _excess(ill[level])
             - min((_excess(well[one]) for one in ("none", level)), key=lambda values: float(values.mean()))
-            for level in LEVELS
+            for level in levels
         }
+        there = suspects(
+            presence(both, *plain, panels, until=early),
+            penalty=penalty["none"].tolist(),
+            generalisation=(penalty["none"] - _less(ill, well, "train_excess")).tolist(),
+            optimizer=optimizer,
+        )
         passed = {one: asked.unchecked or check.passed for one, check in checked.items()}
         answers = Counter(
-            _answer({level: values[chosen] for level, values in penalty.items()}, passed)
+            _answer({level: values[chosen] for level, values in penalty.items()}, passed, there, placebos)
             for chosen in _draws(asked.panels, asked.draws)
         )
         total = sum(answers.values())
-        right += answers[cause or "no_penalty"] / total > 0.5
+        named = sum(answers[answer] for answer in (cause or "no_penalty", f"points to {cause}"))
+        right += named / total > 0.5
         told = ", ".join(f"{answer} {count / total:.0%}" for answer, count in answers.most_common())
         names = ", ".join(one for one, check in checked.items() if check.passed) or "none"
-        print(f"{name:20}{cause:16}{penalty['none'].mean():>9.3f}  {names:34}{told}", flush=True)
+        seen = ", ".join(one for one, state in there.items() if state == "present") or "none"
+        print(f"{name:20}{cause:16}{penalty['none'].mean():>9.3f}  {names:34}{seen:34}{told}", flush=True)
     print(f"\ncalled by their own name in most draws: {right} of {len(asked.diseases)}")
     return 0
 
@@ -156,20 +172,35 @@ def _draws(number: int, draws: int) -> list[np.ndarray]:
     return [generator.choice(number, LEAST_CLUSTERS, replace=False) for _ in range(draws)]
 
 
-def _answer(penalty: dict[str, np.ndarray], passed: dict[str, bool]) -> str:
+def _answer(
+    penalty: dict[str, np.ndarray],
+    passed: dict[str, bool],
+    there: dict[str, Presence],
+    placebos: dict[str, str],
+) -> str:
     verdict = judge_causes(
         penalty["none"].tolist(),
-        {cause: penalty[level].tolist() for cause, level in CAUSES.items()},
-        placebos={cause: penalty[level].tolist() for cause, level in PLACEBOS.items()},
+        {cause: penalty[CAUSES[cause]].tolist() for cause in passed},
+        placebos={cause: penalty[level].tolist() for cause, level in placebos.items()},
         checked=passed,
+        present=there,
         smallest=SMALLEST,
     )
-    return verdict.cause or verdict.decision
+    return verdict.cause or (f"points to {verdict.pointed}" if verdict.pointed else verdict.decision)
 
 
 def _moves(before: Fits, after: Fits, panels: Sequence[int], until: int | None) -> dict[str, Move]:
-    both = Fits(table=before.table, rows=pl.concat([before.rows, after.rows]).unique(), missing=0)
+    both = _together(before, after)
     return mediator_moves(both, before.table, after.table, panels, least=SMALLEST, until=until)
+
+
+def _together(one: Fits, other: Fits) -> Fits:
+    return Fits(table=one.table, rows=pl.concat([one.rows, other.rows]).unique(), missing=0)
+
+
+def _less(ill: dict[str, Fits], well: dict[str, Fits], name: str) -> np.ndarray:
+    first, second = (fits["none"].table.sort("panel")[name].to_numpy() for fits in (ill, well))
+    return first - second
 
 
 def _excess(fits: Fits) -> np.ndarray:

@@ -24,6 +24,7 @@ MOVED, UNMOVED = 0.5, 0.1
 RELIEVED = {
     "effective_rank": 1,
     "centred_cosine": -1,
+    "window_share": 1,
     "gradient_norm": 0,
     "gradient_signal": 1,
     "train_test_gap": -1,

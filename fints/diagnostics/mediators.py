@@ -3,7 +3,8 @@
 ==================  =========================================================================
 cause               mediators, mean over sublayers or one number a sublayer
 ==================  =========================================================================
-representation      effective rank and root mean squared cosine of centred tokens of u, by sublayer
+representation      effective rank, root mean squared cosine and share of spread within windows of centred
+                    tokens of u, by sublayer
 gradient            norm of the gradient that the branch is trained with, and its signal, by sublayer
 noise               gap between training and test loss
 amplification       output change per unit of relative parameter change, and per optimiser step
@@ -22,7 +23,7 @@ from fints.diagnostics.output_change import output_change, step_output_change
 from fints.diagnostics.profile import evaluation_mode
 from fints.diagnostics.record import record
 from fints.diagnostics.similarity import effective_rank
-from fints.diagnostics.tokens import squared_cosine
+from fints.diagnostics.tokens import squared_cosine, window_share
 from fints.model import Transformer
 from fints.training import Steering, one_thread
 from fints.training.losses import Loss
@@ -30,7 +31,7 @@ from fints.training.losses import Loss
 __all__ = ["MEDIATORS", "mediators"]
 
 MEDIATORS = {
-    "representation": ("effective_rank", "centred_cosine"),
+    "representation": ("effective_rank", "centred_cosine", "window_share"),
     "gradient": ("gradient_norm", "gradient_signal"),
     "noise": ("train_test_gap",),
     "amplification": ("output_change", "step_output_change"),
@@ -87,6 +88,7 @@ def mediators(
     found = {
         "effective_rank": [float(effective_rank(u)) for u in read],
         "centred_cosine": [float(squared_cosine(u)) for u in read],
+        "window_share": [float(window_share(u)) for u in read],
         "gradient_norm": _trained_norms(model, x, y, loss=loss, steering=steering),
         "gradient_signal": signal.tolist(),
         "output_change": [output_change(model, x, seed=seed)],

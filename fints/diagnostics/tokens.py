@@ -24,6 +24,7 @@ __all__ = [
     "sizes",
     "squared_cosine",
     "window_cosine",
+    "window_share",
     "z_scored",
 ]
 
@@ -152,6 +153,21 @@ def dirichlet(z: Tensor, *, normalised: bool) -> Tensor:
         return energy
     whole = z.square().sum(-1).mean(-1)
     return energy / torch.where(whole > 0, whole, torch.nan)
+
+
+def window_share(z: Tensor) -> Tensor:
+    r"""Return how much of the spread of tokens is within windows, a 0-d tensor in [0, 1].
+
+    .. math:: \frac{\sum_{bt} \lVert Z_{bt} - \bar Z_b\rVert^2}{\sum_{bt} \lVert Z_{bt} - \bar Z\rVert^2}
+
+    The normalised Dirichlet energy of centred tokens: 0 where the tokens of a window have become one, however
+    much windows differ. Centred, since a direction that all tokens share would make them alike in
+    `dirichlet` without their having lost anything.
+    """
+    rest = centred_tokens(z)
+    whole = rest.square().sum()
+    within = (rest - rest.mean(-2, keepdim=True)).square().sum()
+    return within / torch.where(whole > 0, whole, torch.nan)
 
 
 def _units(z: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fints.config import TrainingConfig
 from fints.diagnostics.mediators import mediators
-from fints.diagnostics.profile import profile
+from fints.diagnostics.profile import evaluation_mode, profile
 from fints.model import Transformer
-from fints.training import Steering, make_loss
+from fints.training import Steering, make_loss, one_thread
 
 __all__ = ["PROFILED", "Watch"]
 
@@ -33,7 +34,8 @@ class Watch:
     Rows are ``step, layer, measure, value``: the mediators of `fints.diagnostics.mediators`, and the measures
     `PROFILED`. The layer is None where a measure is of the whole network; a value that is not finite is None.
     Under a steering ``gradient_norm`` is of the gradient that the fit trains with, and
-    ``gradient_norm_plain`` of the plain one at the same weights.
+    ``gradient_norm_plain`` of the plain one at the same weights. With `noise_free` there is
+    ``signal_distance``, the mean squared distance of the forecasts to it: how far the network has got.
 
     Parameters
     ----------
@@ -78,6 +80,8 @@ class Watch:
             update=dict(update) if update else None,
             noise_free=None if self._noise_free is None else self._noise_free.to(device),
         )
+        if self._noise_free is not None:
+            found["signal_distance"] = [_distance(model, x, self._noise_free, self._targets.isfinite())]
         return [
             {
                 "step": step,
@@ -88,3 +92,9 @@ class Watch:
             for measure, values in found.items()
             for layer, value in enumerate(values)
         ]
+
+
+def _distance(model: Transformer, x: Tensor, noise_free: Tensor, labelled: Tensor) -> float:
+    with evaluation_mode(model), one_thread(), torch.no_grad():
+        forecast = model(x).mean.squeeze(-1).cpu().double()
+    return float((forecast - noise_free.cpu().double())[labelled.cpu()].square().mean())

@@ -16,7 +16,13 @@ import numpy as np
 __all__ = ["CausesVerdict", "Share", "clusters_needed", "judge_causes"]
 
 Decision = Literal[
-    "no_penalty", "dominates", "several_causes", "none_of_these", "undecided_penalty", "undecided_cause"
+    "no_penalty",
+    "dominates",
+    "several_causes",
+    "points_to",
+    "none_of_these",
+    "undecided_penalty",
+    "undecided_cause",
 ]
 
 LEAST_CLUSTERS = 8
@@ -42,10 +48,13 @@ class CausesVerdict:
     ----------
     decision
         "no_penalty" (none as large as the smallest effect of interest), "dominates" (one cause),
-        "several_causes", "none_of_these" (no relief removes half), "undecided_penalty" (the gate is open
+        "several_causes", "points_to" (one alone is there and was not acquitted: an observation, for want of
+        an intervention), "none_of_these" (no relief removes half), "undecided_penalty" (the gate is open
         neither way), "undecided_cause".
     cause
         The one that dominates, else None.
+    pointed
+        The one that the observation points to, else None.
     causes
         Those that have a part: a fifth at least of the penalty, surely, and more than their placebo.
     sentence
@@ -63,6 +72,7 @@ class CausesVerdict:
 
     decision: Decision
     cause: str | None
+    pointed: str | None = None
     causes: tuple[str, ...]
     sentence: str
     clusters: int
@@ -82,6 +92,7 @@ def judge_causes(
     smallest: float,
     placebos: Mapping[str, Sequence[float]] | None = None,
     checked: Mapping[str, bool] | None = None,
+    present: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> CausesVerdict:
     r"""Apply the rule to the clusters of one cell (a scheme, a depth, a tier).
@@ -100,7 +111,9 @@ def judge_causes(
     bootstrapped over clusters, all causes on the same draws. c *dominates* if the lower bound of its share
     is above 1/2, and those of its difference to each rival's share and to its placebo's are above 0. If
     none does: "several causes" if the lower bounds of two at least are above 1/5 (and 0 against their
-    placebos); "none of these" if every upper bound is below 1/2; else undecided.
+    placebos); "points to", if of the suspects that are present one alone is not acquitted by a relief whose
+    upper bound is below 1/2: what was seen, where no relief could tell; "none of these" if every upper bound
+    is below 1/2; else undecided.
 
     Parameters
     ----------
@@ -115,6 +128,9 @@ def judge_causes(
         By cause, (K,) the penalty under its relief's placebo.
     checked
         By cause, whether its manipulation check passed; True if not given.
+    present
+        By cause, "present" where its mediators were seen to be worse before the penalty shows
+        (`fints.study.presence`); without it nothing is pointed to.
     seed
         Of the bootstrap.
 
@@ -188,6 +204,15 @@ def judge_causes(
     if len(parts) > 1:
         sentence = f"The depth penalty ({said}) has several causes: {listed}."
         return replace(found, decision="several_causes", sentence=sentence + note)
+    # A relief that surely removes less than half acquits; for the rest there is what was seen.
+    acquitted = [cause for cause in tested if shares[cause].high < HALF]
+    seen = [c for c, state in (present or {}).items() if state == "present" and c not in acquitted]
+    if len(seen) == 1:
+        sentence = (
+            f"The depth penalty ({said}) points to {seen[0]}: of the suspects that no relief acquits it alone "
+            "is there before the penalty shows. This was seen, not brought about."
+        )
+        return replace(found, decision="points_to", pointed=seen[0], sentence=sentence + note)
     if tested and all(shares[cause].high < HALF for cause in tested):
         sentence = f"The depth penalty ({said}) is mostly none of the causes tested: {listed}."
         return replace(found, decision="none_of_these", sentence=sentence + note)

@@ -21,12 +21,13 @@ class OutputChangeStep(UpdateChange):
     r"""Shorten a step whose measured change of the output is above a budget.
 
     .. math:: \theta \leftarrow \theta + s^{d} \Delta, \qquad
-        s = \min\left(1,\; \frac{b\, \eta / \eta_{\max}}{\mathrm{rms}(f(x; \theta + \Delta) - f(x; \theta))}
-        \right)
+        s = \min\left(1,\; \frac{b}{\mathrm{rms}(f(x; \theta + \Delta) - f(x; \theta))}\right)
 
-    with d the dose, b the budget and x the windows of the step, in evaluation mode. The budget follows the
-    learning rate's schedule, so warm-up and decay stay what they are, and a step below it is untouched:
-    this is no smaller learning rate where there is nothing to relieve. Two more forward passes a step.
+    with d the dose, b the budget and x the windows of the step, in evaluation mode. A step within the budget
+    is untouched to the last bit, so with a budget that a healthy network hardly ever needs this acts on an
+    ill one alone: it is no smaller learning rate where there is nothing to relieve. A budget that followed
+    the schedule would be one, since in the warm-up an adaptive optimiser's first steps change the output
+    more than their share of the rate. Two more forward passes a step.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ class OutputChangeStep(UpdateChange):
     cause: ClassVar[Cause] = "amplification"
     role: ClassVar[Role] = "relief"
 
-    def __init__(self, *, dose: float, seed: int, budget: float = 0.02) -> None:
+    def __init__(self, *, dose: float, seed: int, budget: float = 0.07) -> None:
         self.dose = checked_dose("output_change_step", dose, most=1)
         if not budget > 0:
             raise ValueError(f"the budget of output_change_step must be above 0; got {budget!r}.")
@@ -55,8 +56,7 @@ class OutputChangeStep(UpdateChange):
         earlier = weights.forecasts(inputs)
         take()
         change = (weights.forecasts(inputs) - earlier).square().flatten(1).mean(1).sqrt()
-        allowed = (self.budget * rate_share).to(change)
-        factor = torch.where(change > allowed, allowed / change, 1.0).pow(self.dose)
+        factor = torch.where(change > self.budget, self.budget / change, 1.0).pow(self.dose)
         _shorten(weights.values(), before, factor)
 
 

@@ -21,7 +21,8 @@ from fints.study.canvas import (
     put_legend,
     whole_axis,
 )
-from fints.study.causes import CauseCell, interval
+from fints.study.causes import CauseCell
+from fints.study.intervals import interval
 from fints.study.panel_design import PanelStudy
 from fints.study.panel_store import Fits
 from fints.words import counted

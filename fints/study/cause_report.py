@@ -10,8 +10,9 @@ from fints.diagnostics import MEDIATORS, Move
 from fints.evaluation.causes import CausesVerdict
 from fints.evaluation.power import contrast_power
 from fints.study.cause_figures import draw_causes
-from fints.study.causes import LEAST_CLUSTERS, CauseCell, cause_cells, interval, plain_rows
+from fints.study.causes import LEAST_CLUSTERS, CauseCell, cause_cells, plain_rows
 from fints.study.document import Block, Heading, Picture, Table, Text
+from fints.study.intervals import interval
 from fints.study.panel_design import Answer, PanelStudy
 from fints.study.panel_store import Fits
 from fints.study.presence import ILL
@@ -26,7 +27,9 @@ RULE = (
     "The rule, fixed beforehand: a cell has a penalty if the 95 % interval of its mean over panels lies "
     "above the smallest of interest, none if its one-sided 95 % bound lies below it. A cause dominates if "
     "its relief surely removes more than half of the penalty, more than every rival and more than its "
-    "placebo; a cause whose manipulation check failed carries no verdict."
+    "placebo; a cause whose manipulation check failed carries no verdict. Where no relief decides, a penalty "
+    "points to a suspect if of those that no relief acquits it alone is there before the penalty shows: that "
+    "was seen, and not brought about."
 )
 
 
@@ -209,8 +212,9 @@ def _checks(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             left=("cell", "relief of", "depth", "check"),
             note="How far the relief moved each mediator, relative to what it is without: typical size over "
             "moments and sublayers, without what chance moves; in brackets the signed mean. Moments of "
-            "the deep network are those of its warm-up, since one that has fallen ill differs in every "
-            "mediator whatever the cause; those of the reference are all (the gap is of the end in both). "
+            "the deep network are those before the penalty shows, since one that has fallen ill differs in "
+            "every mediator whatever the cause; those of the reference are all (the gap is of the end in "
+            "both). "
             "A check passes if in the deep network a mediator of its own moved by at least 50 %, the way "
             "that relieves, and in the reference, where there is little to cure, every other one by less "
             "than 10 % (those judged are bold). Same weights: what the relief itself does.",
@@ -224,8 +228,29 @@ def _present(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
         for span, found in cell.present.items():
             told = [_times(found[name], ill) if name in found else "–" for name, ill in ILL.items()]
             rows.append((cell.name, span, *told))
+        onsets = [str(cell.worse_from.get(name, "never")) for name in ILL]
+        rows.append((cell.name, "worse from step", *onsets))
     deep, reference = study.settings["deep"], study.settings["reference"]
+    causes = list(dict.fromkeys(cause for cell in cells for cause in cell.suspects))
     return [
+        Table(
+            columns=("cell", "penalty shows", *causes),
+            rows=tuple(
+                (
+                    cell.name,
+                    "never" if cell.before is None else f"after step {cell.before}",
+                    *(cell.suspects.get(cause, "–") for cause in causes),
+                )
+                for cell in cells
+            ),
+            left=("cell", "penalty shows", *causes),
+            note="A suspect is present if, before the penalty shows, one of its mediators surely is worse by a "
+            f"quarter in the network of depth {deep} than in that of depth {reference}, without a relief; "
+            "absent if all surely are not. Under AdamW, which divides by their size, the norms of gradients "
+            "do not count. Noise is present if the generalisation part surely is more than half of the "
+            "penalty. The penalty shows from the moment on at which the deep network is farther from the "
+            "planted signal, on training windows, by at least half of what it is at the end.",
+        ),
         Table(
             columns=("cell", "moments", *(name.replace("_", " ") for name in ILL)),
             rows=tuple(rows),
@@ -233,9 +258,10 @@ def _present(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             note=f"Each mediator in the network of depth {deep} over that of depth {reference}, without a "
             "relief: geometric mean over moments, sublayers and panels, with the 95 % interval over panels. "
             "First gradient share: the gradient's norm in the first sublayer over the geometric mean of all. "
-            "Bold: surely worse in the deep network (rank, share and signal lower, the others higher). A "
-            "suspect that began the illness shows in the warm-up; what shows later alone may be its effect.",
-        )
+            "Bold: surely worse in the deep network (rank, shares, gradients and their signal lower, the "
+            "others higher); worse from step: the first moment at which it surely is so by a quarter. What "
+            "shows after the penalty does may be its effect.",
+        ),
     ]
 
 
@@ -248,7 +274,9 @@ def _times(logs: Sequence[float], ill: int) -> str:
 
 def _words(verdict: CausesVerdict) -> str:
     words = verdict.decision.replace("_", " ")
-    return f"{verdict.cause} dominates" if verdict.cause else words
+    if verdict.cause:
+        return f"{verdict.cause} dominates"
+    return f"{words} {verdict.pointed}" if verdict.pointed else words
 
 
 def _of(verdict: CausesVerdict | None, cause: str) -> str:

@@ -6,7 +6,6 @@ A cell is a scheme at a tier of signal. Its clusters are panels; everything is p
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from fints.evaluation.causes import CausesVerdict, judge_causes
 from fints.study.cells import plain_mean
 from fints.study.panel_design import PanelArm, PanelStudy
 from fints.study.panel_store import Fits
-from fints.study.presence import presence
+from fints.study.presence import Presence, before_the_penalty, presence, suspects, worse_from
 
-__all__ = ["CauseCell", "cause_cells", "interval", "mediator_moves", "plain_rows"]
+__all__ = ["CauseCell", "cause_cells", "mediator_moves", "plain_rows"]
 
 # The factors of such a study; every other one is averaged over by none: there is no other.
 CELL, DEPTH, RELIEF = ("residual", "tier"), "depth", "relief"
@@ -49,9 +48,15 @@ class CauseCell:
         Mean share of the oracle by depth level of the plain fits; None where nothing was planted.
     checks
         By cause.
+    before
+        The last moment before the penalty shows; None where it never does or was not watched.
     present
-        By span of training ("warm-up", "all of training") and mediator, the logarithm of the deep network's
+        By span of training ("to step N", "all of training") and mediator, the logarithm of the deep network's
         over the reference's, a panel each, without a relief; see `fints.study.presence`.
+    worse_from
+        By mediator, the first moment at which it surely is worse in the deep network.
+    suspects
+        By cause, whether it is there before the penalty shows.
     direct
         How far the gradient relief moves the norms of the gradient at the same weights: what it does itself,
         before training on has answered; None without such a relief.
@@ -73,7 +78,10 @@ class CauseCell:
     by_depth: dict[str, list[float]]
     share: dict[str, float | None]
     checks: dict[str, ManipulationCheck]
+    before: int | None
     present: dict[str, dict[str, list[float]]]
+    worse_from: dict[str, int]
+    suspects: dict[str, Presence]
     direct: Move | None
     verdict: CausesVerdict | None
     verdict_calibrated: CausesVerdict | None
@@ -114,18 +122,6 @@ def cause_cells(study: PanelStudy, fits: Fits) -> list[CauseCell]:
     return found
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean over panels and its 95 % interval by Student's t; that of one panel is unbounded."""
-    from scipy import stats
-
-    number = len(values)
-    mean = statistics.fmean(values)
-    if number < 2:
-        return mean, -math.inf, math.inf
-    half = float(stats.t.ppf(0.975, number - 1)) * statistics.stdev(values) / math.sqrt(number)
-    return mean, mean - half, mean + half
-
-
 def _cell(
     study: PanelStudy, fits: Fits, scheme: str, tier: str, arms: Mapping[tuple[str, str], PanelArm]
 ) -> CauseCell | None:
@@ -153,16 +149,29 @@ def _cell(
     causes = {cause: level for cause, level in settings["causes"].items() if level in levels}
     placebos = {cause: level for cause, level in settings["placebos"].items() if level in levels}
     least = settings["smallest"][tier]
+    plain_fits = (tables[deep, "none"], tables[reference, "none"])
+    before = before_the_penalty(fits, *plain_fits, panels)
+    # Where no penalty shows, nothing is before it: the warm-up, in which networks are apt to fall ill.
+    early = before or study.base.training.warmup_steps
     checks = {}
     for cause, level in causes.items():
         moves = {
             depth: mediator_moves(
                 fits, tables[depth, "none"], tables[depth, level], panels, least=least, until=until
             )
-            for depth, until in ((deep, study.base.training.warmup_steps), (reference, None))
+            for depth, until in ((deep, early), (reference, None))
         }
         checks[cause] = manipulation_check(moves[deep], moves[reference], cause=cause)
     passed = {cause: check.passed for cause, check in checks.items()}
+
+    spans = {f"to step {early}": early, "all of training": None}
+    present = {span: presence(fits, *plain_fits, panels, until=until) for span, until in spans.items()}
+    there = suspects(
+        present[f"to step {early}"],
+        penalty=relieved["none"],
+        generalisation=_less(relieved["none"], optimisation),
+        optimizer=study.base.training.optimizer,
+    )
 
     def judged(by: Mapping[str, list[float]]) -> CausesVerdict | None:
         if len(panels) < LEAST_CLUSTERS:
@@ -172,6 +181,7 @@ def _cell(
             {cause: by[level] for cause, level in causes.items()},
             placebos={cause: by[level] for cause, level in placebos.items()},
             checked=passed,
+            present=there,
             smallest=least,
         )
 
@@ -189,10 +199,10 @@ def _cell(
         by_depth={depth: _less(column(depth, "none", "test_excess"), plain) for depth in depths},
         share=shares,
         checks=checks,
-        present={
-            span: presence(fits, tables[deep, "none"], tables[reference, "none"], panels, until=until)
-            for span, until in (("warm-up", study.base.training.warmup_steps), ("all of training", None))
-        },
+        before=before,
+        present=present,
+        worse_from=worse_from(fits, *plain_fits, panels),
+        suspects=there,
         direct=_direct(fits, tables, deep, causes.get("gradient"), panels),
         verdict=judged(relieved),
         verdict_calibrated=judged(calibrated),

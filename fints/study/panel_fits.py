@@ -116,7 +116,7 @@ def train_on_panel(cell: PanelFit) -> tuple[dict[str, Any], list[dict[str, Any]]
     result = fit(
         member.model,
         member.train,
-        None,
+        member.validation,
         member.config,
         seed=member.seed,
         profiler=member.profiler,
@@ -165,7 +165,8 @@ class _Begun:
         return Member(
             model=self.model,
             train=self.parts["train"],
-            validation=None,
+            # To choose weights by, where they are chosen; nothing else in a training depends on it.
+            validation=self.parts["validation"] if self.experiment.training.keep == "best" else None,
             config=self.experiment.training,
             seed=derive(self.cell.seed, "training"),
             profiler=self.watch,

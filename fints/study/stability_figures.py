@@ -20,7 +20,7 @@ from fints.study.canvas import (
     proxy,
     put_legend,
 )
-from fints.study.causes import interval
+from fints.study.intervals import interval
 from fints.study.panel_design import PanelStudy
 from fints.study.stability import Key, StableCell
 from fints.study.stability_claims import Claim, Gate

@@ -373,7 +373,7 @@ def _number(found: Finding, unit: str) -> str:
 def _mean_interval(values: Sequence[float]) -> str:
     if not values:
         return "–"
-    from fints.study.causes import interval
+    from fints.study.intervals import interval
 
     mean, low, high = interval(values)
     return f"{mean:.2f}" if len(values) < 2 else f"{mean:.2f} [{low:.2f}, {high:.2f}]"

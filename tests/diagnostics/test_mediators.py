@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fints.diagnostics import MEDIATORS, effective_rank, gradient_signal, gradient_table, mediators, record
-from fints.diagnostics.tokens import squared_cosine
+from fints.diagnostics.tokens import squared_cosine, window_share
 from fints.interventions import intervene
 
 
@@ -17,6 +17,7 @@ def test_mediators_are_the_measures_of_the_network_on_the_batch(random_network, 
     held = record(model.eval(), x)
     assert found["effective_rank"] == pytest.approx([effective_rank(u).item() for u in held.read])
     assert found["centred_cosine"] == pytest.approx([squared_cosine(u).item() for u in held.read])
+    assert found["window_share"] == pytest.approx([window_share(u).item() for u in held.read])
     norms = [row["gradient_norm"] for row in gradient_table(model, x, y, loss=loss)]
     assert found["gradient_norm"] == pytest.approx(norms)
     assert found["train_test_gap"] == pytest.approx([0.3])

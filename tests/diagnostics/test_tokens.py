@@ -20,6 +20,7 @@ from fints.diagnostics.tokens import (
     sizes,
     squared_cosine,
     window_cosine,
+    window_share,
     z_scored,
 )
 
@@ -105,6 +106,19 @@ def test_dirichlet_is_the_mean_squared_distance_and_zero_for_equal_tokens(z):
     assert dirichlet(z, normalised=True).tolist() == pytest.approx(shares)
     assert dirichlet(7 * z, normalised=True).tolist() == pytest.approx(shares)
     assert dirichlet(z[:, :1].expand(3, 4, 5), normalised=True).abs().max() < 1e-15
+
+
+def test_the_share_within_windows_is_that_of_the_spread_and_blind_to_what_all_tokens_share(z):
+    middle = z.flatten(0, 1).mean(0)
+    within = sum(float((z[b, t] - z[b].mean(0)).square().sum()) for b in range(3) for t in range(4))
+    whole = sum(float((z[b, t] - middle).square().sum()) for b in range(3) for t in range(4))
+    assert window_share(z).item() == pytest.approx(within / whole)
+    assert window_share(3 * z + 100).item() == pytest.approx(within / whole)
+    # A window's tokens pulled halfway to their mean: a quarter of the spread within is left.
+    pulled = (z + z.mean(1, keepdim=True)) / 2
+    assert window_share(pulled).item() == pytest.approx(within / 4 / (whole - 0.75 * within))
+    assert window_share(z[:, :1].expand(3, 4, 5)).item() < 1e-15
+    assert window_share(torch.ones(3, 4, 5)).isnan()
 
 
 def test_for_tokens_of_equal_length_dirichlet_is_one_less_their_mean_cosine(z):

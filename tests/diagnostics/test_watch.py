@@ -53,6 +53,19 @@ def test_rows_are_the_mediators_under_the_steering_and_the_profile_beside(batch)
     assert {row["step"] for rows in found.values() for row in rows} == {7}
 
 
+def test_how_far_the_forecasts_are_from_what_was_planted_is_told_where_that_is_known(batch):
+    x, y = batch
+    model, planted = network(), 0.3 * y + 0.1
+    labelled = y.clone()
+    labelled[0, 0] = torch.nan
+    (row,) = by_measure(Watch(x, labelled, CONFIG, noise_free=planted)(model, 3, {}))["signal_distance"]
+    with torch.no_grad():
+        apart = (model.eval()(x).mean.squeeze(-1) - planted).square()
+    assert row["value"] == pytest.approx(float(apart.flatten()[1:].mean()))
+    assert row["layer"] is None
+    assert "signal_distance" not in by_measure(Watch(x, y, CONFIG)(model, 3, {}))
+
+
 def test_a_watch_leaves_weights_gradients_and_generator_as_they_were(batch):
     model = network()
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()

@@ -14,12 +14,13 @@ from fints.config import Experiment, override
 from fints.diagnostics import MEDIATORS
 from fints.interventions import DOSES, changes
 from fints.study.cause_report import _present, answer_causes, power_of_causes, said
-from fints.study.causes import cause_cells, interval
+from fints.study.causes import cause_cells
+from fints.study.intervals import interval
 from fints.study.panel_cells import Days
 from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
 from fints.study.panel_store import Fits
 
-CAUSES = {"gradient": "gradient_equaliser", "noise": "dropout"}
+CAUSES = {"gradient": "gradient_equaliser", "noise": "best_weights"}
 PLACEBOS = {"gradient": "gradient_equaliser_placebo"}
 LEVELS = ("none", *CAUSES.values(), *PLACEBOS.values())
 MOMENTS, SUBLAYERS = (5, 10), 3
@@ -104,7 +105,7 @@ def made_up(
 
 WORKS: dict[str, dict[str, float]] = {
     "gradient_equaliser": {"gradient_norm": 2.0},
-    "dropout": {"train_test_gap": 0.2},
+    "best_weights": {"train_test_gap": 0.2},
 }
 
 
@@ -158,16 +159,18 @@ def test_what_is_worse_in_the_deep_network_is_told_by_moment_and_side() -> None:
     )
     asked = replace(asked, base=override(asked.base, {"training.warmup_steps": MOMENTS[0]}))
     (found,) = cause_cells(asked, Fits(table=fits.table, rows=changed, missing=0))
-    early, late = found.present["warm-up"], found.present["all of training"]
+    early, late = found.present["to step 5"], found.present["all of training"]
     assert np.exp(early["effective_rank"]) == pytest.approx([0.5] * 8)
     assert np.exp(late["effective_rank"]) == pytest.approx([0.5] * 8)
     assert np.exp(early["first_gradient_share"]) == pytest.approx([1.0] * 8)
     # A tenth of the first, of which a third is in the mean of three sublayers, at one moment of two.
     assert np.exp(late["first_gradient_share"]) == pytest.approx([10 ** (-(2 / 3) / 2)] * 8)
     assert np.exp(late["gradient_signal"]) == pytest.approx([1.0] * 8)
-    (table,) = _present(asked, [found])
+    told, table = _present(asked, [found])
     assert table.rows[0][2:5] == ("**0.50 [0.50, 0.50]**", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]")
-    assert table.rows[1][4] == "**0.46 [0.46, 0.46]**"
+    assert table.rows[1][5] == "**0.46 [0.46, 0.46]**"
+    assert table.rows[2][2:6] == ("5", "never", "never", "10")
+    assert told.rows[0][:3] == ("post_norm, r2_20", "never", "present")
 
 
 def test_a_relief_that_does_not_move_its_mediator_carries_no_verdict() -> None:
@@ -199,7 +202,7 @@ def test_a_placebo_that_does_as_much_leaves_no_cause() -> None:
 
 
 def test_noise_that_is_shrinkage_alone_is_said_not_to_dominate() -> None:
-    fits = made_up(study(), {"dropout": 0.9}, moved=WORKS, calibration={"dropout": 0.1})
+    fits = made_up(study(), {"best_weights": 0.9}, moved=WORKS, calibration={"best_weights": 0.1})
     found = cell(fits)
     assert (found.verdict.cause, found.verdict_calibrated.cause) == ("noise", None)
     assert "After the best scalar calibration noise does not dominate" in said(found)
@@ -207,7 +210,7 @@ def test_noise_that_is_shrinkage_alone_is_said_not_to_dominate() -> None:
 
 def test_a_panel_that_lacks_a_fit_is_left_out_of_its_cell() -> None:
     fits = made_up(study(10), {"gradient_equaliser": 0.9}, moved=WORKS)
-    lost = fits.table.filter(~((pl.col("panel") == 103) & pl.col("arm").str.ends_with("dropout")))
+    lost = fits.table.filter(~((pl.col("panel") == 103) & pl.col("arm").str.ends_with("best_weights")))
     found = cell(Fits(table=lost, rows=fits.rows, missing=1), study(10))
     assert found.panels == [panel for panel in range(100, 110) if panel != 103]
     assert found.verdict.clusters == 9
@@ -271,3 +274,95 @@ def test_an_interval_is_students_t() -> None:
     half = 4.302652729911275 * np.std([1, 2, 4], ddof=1) / 3**0.5
     assert (mean, low, high) == pytest.approx((7 / 3, 7 / 3 - half, 7 / 3 + half))
     assert interval([1.0])[1:] == (-np.inf, np.inf)
+
+
+def with_distances(fits: Fits, asked: PanelStudy, farther: dict[int, float]) -> Fits:
+    """Fits whose deep networks are so much farther from the planted signal at each moment."""
+    rows = [
+        {
+            "key": f"{arm.name}-{panel}",
+            "step": step,
+            "layer": None,
+            "measure": "signal_distance",
+            "value": 0.1 + more * (arm.levels["depth"] == "2"),
+        }
+        for arm in asked.arms()
+        for panel in asked.panels
+        for step, more in farther.items()
+    ]
+    return replace(fits, rows=pl.concat([fits.rows, pl.DataFrame(rows, schema=fits.rows.schema)]))
+
+
+@pytest.mark.parametrize(
+    ("farther", "before"),
+    [
+        ({0: 0.0, 5: 0.001, 10: 0.04, 20: 0.08}, 5),
+        # It shows from the moment on from which it stays.
+        ({0: 0.0, 5: 0.06, 10: 0.01, 20: 0.08}, 10),
+        ({0: 0.0, 5: 0.06, 10: 0.07, 20: 0.08}, 5),
+        ({0: 0.0, 5: 0.06, 10: 0.01, 20: -0.01}, None),
+    ],
+)
+def test_a_penalty_shows_once_half_of_it_is_there_to_stay(farther: dict[int, float], before: int) -> None:
+    fits = with_distances(made_up(study(), {}, moved=WORKS), study(), farther)
+    assert cell(fits).before == before
+
+
+def ill(fits: Fits, asked: PanelStudy, measure: str, factor: float, *, spread: float = 0.0) -> Fits:
+    """Fits whose deep networks have this mediator so many times as large, more or less by panel."""
+    deep = [f"{arm.name}-" for arm in asked.arms() if arm.levels["depth"] == "2"]
+    panel = pl.col("key").str.extract(r"-(\d+)$").cast(pl.Int64)
+    own = factor * ((panel % 2) * 2 - 1).cast(pl.Float64).mul(spread).exp()
+    there = pl.col("key").str.contains_any(deep) & (pl.col("measure") == measure)
+    value = pl.when(there).then(pl.col("value") * own).otherwise(pl.col("value"))
+    return replace(fits, rows=fits.rows.with_columns(value))
+
+
+def test_a_penalty_that_no_relief_decides_points_to_the_suspect_that_alone_is_there() -> None:
+    asked = study()
+    fits = ill(made_up(asked, {}, moved={}), asked, "effective_rank", 0.5)
+    found = cell(fits)
+    assert found.suspects["representation"] == "present"
+    assert found.suspects["amplification"] == "absent"
+    # The gap is the same in both, so the penalty is all of optimisation.
+    assert found.suspects["noise"] == "absent"
+    assert (found.verdict.decision, found.verdict.pointed, found.verdict.cause) == (
+        "points_to",
+        "representation",
+        None,
+    )
+    assert "This was seen, not brought about." in found.verdict.sentence
+    two = cell(ill(fits, asked, "output_change", 2.0))
+    assert two.suspects["amplification"] == "present"
+    assert two.verdict.decision == "undecided_cause"
+
+
+def test_a_suspect_is_there_only_if_it_surely_is_a_quarter_worse_and_absent_only_if_surely_not() -> None:
+    asked = study()
+    fits = made_up(asked, {}, moved={})
+    assert cell(ill(fits, asked, "effective_rank", 2.0)).suspects["representation"] == "absent"
+    assert cell(ill(fits, asked, "effective_rank", 0.9)).suspects["representation"] == "absent"
+    unsure = cell(ill(fits, asked, "effective_rank", 0.7, spread=0.5))
+    assert unsure.suspects["representation"] == "unclear"
+    assert cell(ill(fits, asked, "step_output_change", 1.5)).suspects["amplification"] == "present"
+
+
+def test_the_norms_of_gradients_are_a_suspect_under_sgd_alone() -> None:
+    asked = study()
+    fits = ill(made_up(asked, {}, moved={}), asked, "gradient_norm", 0.1)
+    assert cell(fits).suspects["gradient"] == "absent"
+    under_sgd = replace(asked, base=override(asked.base, {"training.optimizer": "sgd"}))
+    assert cell(fits, under_sgd).suspects["gradient"] == "present"
+
+
+def test_noise_is_there_where_the_penalty_is_mostly_generalisation() -> None:
+    asked = study()
+    fits = made_up(asked, {}, moved={})
+    learnt = fits.table.with_columns(
+        train_excess=pl.when(pl.col("arm").str.contains("depth_2"))
+        .then(pl.col("train_excess") - 0.05)
+        .otherwise(pl.col("train_excess"))
+    )
+    found = cell(replace(fits, table=learnt))
+    assert found.suspects["noise"] == "present"
+    assert found.verdict.pointed == "noise"
