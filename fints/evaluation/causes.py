@@ -209,8 +209,8 @@ def judge_causes(
     seen = [c for c, state in (present or {}).items() if state == "present" and c not in acquitted]
     if len(seen) == 1:
         sentence = (
-            f"The depth penalty ({said}) points to {seen[0]}: of the suspects that no relief acquits it alone "
-            "is there before the penalty shows. This was seen, not brought about."
+            f"The depth penalty ({said}) points to {seen[0]}: of the suspects that no relief acquits it "
+            "alone is there before the penalty shows. This was seen, not brought about."
         )
         return replace(found, decision="points_to", pointed=seen[0], sentence=sentence + note)
     if tested and all(shares[cause].high < HALF for cause in tested):

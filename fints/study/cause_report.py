@@ -244,8 +244,8 @@ def _present(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
                 for cell in cells
             ),
             left=("cell", "penalty shows", *causes),
-            note="A suspect is present if, before the penalty shows, one of its mediators surely is worse by a "
-            f"quarter in the network of depth {deep} than in that of depth {reference}, without a relief; "
+            note="A suspect is present if, before the penalty shows, one of its mediators surely is worse by "
+            f"a quarter in the network of depth {deep} than in that of depth {reference}, without a relief; "
             "absent if all surely are not. Under AdamW, which divides by their size, the norms of gradients "
             "do not count. Noise is present if the generalisation part surely is more than half of the "
             "penalty. The penalty shows from the moment on at which the deep network is farther from the "

@@ -229,7 +229,7 @@ def _told(begun: _Begun, result: FitResult) -> tuple[dict[str, Any], list[dict[s
         "timing": {"training_seconds": result.seconds, "seconds_a_step": result.seconds_a_step},
     }
     if cell.role != "tuning":
-        judged, forecast = _judged(model, parts, clean, result, failed=failed)
+        judged, forecast = _judged(begun, result, failed=failed)
         test = _Chosen.of(parts["test"])
         days = Days(**cell.days).total
         volatility = begun.made.volatility["volatility"].to_numpy().reshape(days, -1).T.copy()
@@ -287,15 +287,15 @@ def _write(
     finish_folder(fresh, fits / cell.key)
 
 
-def _judged(
-    model: Transformer, parts: dict[str, WindowSet], clean: Tensor, result: FitResult, *, failed: bool
-) -> tuple[dict[str, Any], Tensor]:
+def _judged(begun: _Begun, result: FitResult, *, failed: bool) -> tuple[dict[str, Any], Tensor]:
     """Return what a final fit is judged by, and its forecasts of the test."""
+    model, parts, clean = begun.model, begun.parts, begun.clean
     test, validation = _Chosen.of(parts["test"]), _Chosen.of(parts["validation"])
-    train = _Chosen.of(parts["train"], TRAIN_WINDOWS)
+    train, outcomes = _trained_on(begun)
     judged = {
-        name: _judge(model, part, clean, failed=failed)
-        for name, part in (("train", train), ("validation", validation), ("test", test))
+        "train": _judge(model, train, clean, failed=failed, outcomes=outcomes),
+        "validation": _judge(model, validation, clean, failed=failed),
+        "test": _judge(model, test, clean, failed=failed),
     }
     p, s = judged["test"]["forecast"], test.said(clean)
     size = float(s.square().mean())
@@ -319,12 +319,31 @@ def _judged(
     return numbers, p
 
 
-def _judge(model: Transformer, part: _Chosen, clean: Tensor, *, failed: bool) -> dict[str, Any]:
+def _judge(
+    model: Transformer, part: _Chosen, clean: Tensor, *, failed: bool, outcomes: Tensor | None = None
+) -> dict[str, Any]:
     """Return forecasts of the last day of each window, their loss, and what that is above the oracle's."""
-    y, p = part.outcomes(), part.forecasts(model, failed=failed)
+    y = part.outcomes() if outcomes is None else outcomes
+    p = part.forecasts(model, failed=failed)
     loss = float((p - y).square().mean())
     oracle = float((part.said(clean) - y).square().mean())
     return {"forecast": p, "loss": loss, "excess": loss - oracle}
+
+
+def _trained_on(begun: _Begun) -> tuple[_Chosen, Tensor]:
+    """Return windows evenly spread over those that were trained on, and the outcomes they were given.
+
+    An intervention may leave windows out or change what they are told.
+    """
+    train = begun.parts["train"]
+    if begun.steering is None:
+        chosen = _Chosen.of(train, TRAIN_WINDOWS)
+        return chosen, chosen.outcomes()
+    given = begun.steering.windows(train)
+    places = _spread(len(given), TRAIN_WINDOWS)
+    # Where each of them is in the whole set: what windows are in place of their inputs goes through unchanged.
+    which, _ = begun.steering.windows(_Places(len(train))).gather(places)
+    return _Chosen(train, which), given.gather(places)[1][:, -1].double()
 
 
 def _probes(model: Transformer, parts: dict[str, WindowSet], clean: Tensor) -> list[dict[str, Any]]:
@@ -338,6 +357,19 @@ def _probes(model: Transformer, parts: dict[str, WindowSet], clean: Tensor) -> l
         for row in rows
         if math.isfinite(row["share"])
     ]
+
+
+class _Places:
+    """Windows that are their own place in a set; a `fints.training.Batches`."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __len__(self) -> int:
+        return self._number
+
+    def gather(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return positions, torch.zeros(len(positions), 1)
 
 
 class _Chosen:

@@ -83,6 +83,28 @@ def test_a_cause_whose_manipulation_failed_carries_no_verdict():
     assert "Not tested, since the manipulation failed: gradient" in found.sentence
 
 
+def test_what_was_seen_points_to_one_suspect_only_where_no_relief_could_tell():
+    penalty = clusters()
+    seen = {"representation": "present", "gradient": "absent", "noise": "unclear"}
+    unchecked = {"representation": False, "noise": False}
+    found = judge_causes(penalty, relieved(penalty, {}), checked=unchecked, present=seen, smallest=0.02)
+    assert (found.decision, found.pointed, found.cause) == ("points_to", "representation", None)
+    assert "points to representation" in found.sentence
+    # Acquitted by its own relief, whatever was seen.
+    acquitted = judge_causes(penalty, relieved(penalty, {}), present=seen, smallest=0.02)
+    assert acquitted.decision == "none_of_these"
+    # A relief that decides goes first.
+    decided = judge_causes(
+        penalty, relieved(penalty, {"gradient": 0.9}), checked=unchecked, present=seen, smallest=0.02
+    )
+    assert (decided.cause, decided.pointed) == ("gradient", None)
+    two = {**seen, "noise": "present"}
+    both = judge_causes(penalty, relieved(penalty, {}), checked=unchecked, present=two, smallest=0.02)
+    assert both.pointed is None
+    small = clusters(mean=0.0, sd=0.005)
+    assert judge_causes(small, relieved(small, {}), present=seen, smallest=0.02).pointed is None
+
+
 def test_no_penalty_needs_a_small_bound_and_not_a_wide_interval():
     small = clusters(mean=0.0, sd=0.005)
     assert judge_causes(small, relieved(small, {}), smallest=0.02).decision == "no_penalty"

@@ -189,3 +189,38 @@ def test_a_fit_is_judged_against_what_was_planted_in_units_of_its_target(target:
 def test_a_target_over_more_than_a_day_is_refused() -> None:
     with pytest.raises(ValueError, match=r"needs data\.horizon = 1; got 5"):
         train_on_panel(cell(data__horizon=5))
+
+
+def test_the_best_weights_are_chosen_by_validation_on_a_training_that_stays_the_same() -> None:
+    asked = {"training__steps": 60, "training__evaluate_every": 10, "training__learning_rate": 0.05}
+    few = {"training__interventions": {"few_windows": {"dose": 0.9}}}
+    last, best = (train_on_panel(cell(**asked, **few, training__keep=keep)) for keep in ("last", "best"))
+    during = [[row for row in rows if row["step"] is not None] for _, rows in (last, best)]
+    assert during[0] == during[1]
+    # Overfitted on purpose: an earlier look was better, and what is judged is those weights.
+    assert best[0]["validation_loss"] < last[0]["validation_loss"]
+    assert best[0]["test_excess"] < last[0]["test_excess"]
+    assert (best[0]["outcome"], best[0]["steps"]) == (last[0]["outcome"], last[0]["steps"])
+
+
+@pytest.mark.parametrize("named", [{"few_windows": {"dose": 0.75}}, {"noisy_targets": {"dose": 2.0}}])
+def test_the_training_loss_is_that_of_the_windows_and_outcomes_that_were_trained_on(named: Any) -> None:
+    """With a network that says nothing the excess is the noise's product with the signal, known by hand."""
+    from fints.study.panel_fits import _begun, _trained_on
+
+    plain, changed = _begun(cell()), _begun(cell(training__interventions=named))
+    whole, outcomes = _trained_on(plain)
+    assert torch.equal(outcomes, whole.outcomes())
+    own, given = _trained_on(changed)
+    assert changed.steering is not None
+    windows = changed.steering.windows(changed.parts["train"])
+    inputs, targets = windows.gather(torch.arange(len(windows)))
+    assert torch.equal(own.gather(torch.arange(len(own)))[0], inputs)
+    assert torch.equal(given, targets[:, -1].double())
+    if "few_windows" in named:
+        assert len(own) == round(len(whole) / 4)
+        assert torch.equal(own.said(changed.clean), whole.said(plain.clean)[-len(own) :])
+        assert torch.equal(given, own.outcomes())
+    else:
+        assert torch.equal(own.said(changed.clean), whole.said(plain.clean))
+        assert (given - own.outcomes()).std() == pytest.approx(2.0, rel=0.2)
