@@ -341,7 +341,7 @@ def _trained_on(begun: _Begun) -> tuple[_Chosen, Tensor]:
         return chosen, chosen.outcomes()
     given = begun.steering.windows(train)
     places = _spread(len(given), TRAIN_WINDOWS)
-    # Where each of them is in the whole set: what windows are in place of their inputs goes through unchanged.
+    # Where each of them is in the whole set: what stands in place of the inputs goes through unchanged.
     which, _ = begun.steering.windows(_Places(len(train))).gather(places)
     return _Chosen(train, which), given.gather(places)[1][:, -1].double()
 
