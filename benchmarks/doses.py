@@ -4,15 +4,15 @@
                                [--rate 7e-4] [--steps 800] [--batch 32] [--width 32] [--context 24] [--r2 0.2]
                                [--panels 3] [--doses D,...] [--optimizer adamw] [--warm-up-only] [--keep FILE]
 
-A relief carries a verdict only if its manipulation check passes: in the deep network's warm-up a mediator
-it aims at moves by at least 50 %, the way that relieves, and in the reference those of every other cause by
-less than 10 % (`fints.diagnostics.manipulation_check`). This trains networks on the panels of
-`studies/collapse_or_vanishing.py` (memory chain, 64 assets), without and with each relief at each of its
-doses (`fints.interventions.RELIEFS`, and their placebos at the largest), and prints how far each mediator
-moved, as the typical size over moments and sublayers (signed mean), with the share of the oracle. With
-`--warm-up-only` the deep network is trained no further than it is asked, which costs a tenth and tells
-nothing of its share or of noise. A fit is kept in FILE as soon as it is done, and not done again. Panels 50
-to 89 are for this: no confirmatory study judges them.
+A relief carries a verdict only if its manipulation check passes: in the deep network, before its penalty
+shows, a mediator it aims at moves by at least 50 %, the way that relieves, and in the reference those of
+every other cause by less than 10 % (`fints.diagnostics.manipulation_check`). This trains networks on the
+panels of `studies/collapse_or_vanishing.py` (memory chain, 64 assets), without and with each relief at each
+of its doses (`fints.interventions.RELIEFS`, and their placebos at the largest), and prints how far each
+mediator moved, as the typical size over moments and sublayers (signed mean), with the share of the oracle.
+With `--warm-up-only` the deep network is trained no further than its warm-up and asked of that, which costs
+a tenth and tells nothing of its share or of noise. A fit is kept in FILE as soon as it is done, and not
+done again. Panels 50 to 89 are for this: no confirmatory study judges them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from fints.study.causes import mediator_moves
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panels
 from fints.study.panel_store import Fits
+from fints.study.presence import before_the_penalty
 
 FIRST_PANEL = 50
 # A gap between training and test below this is compared with this: a tenth of what an oracle earns.
@@ -77,6 +78,7 @@ def main() -> int:
     ]
     panels = list(range(FIRST_PANEL, FIRST_PANEL + asked.panels))
     plain = {depth: _fits("none", _base(asked, depth), panels, asked) for depth in _depths(asked)}
+    early = _early(plain[asked.depth], plain[asked.reference], panels, asked)
     names = [name for own in MEDIATORS.values() for name in own]
     print(
         f"{asked.scheme}, {asked.optimizer} at {asked.rate:g}, {asked.steps} steps, R2 {asked.r2:.1%}, "
@@ -93,13 +95,20 @@ def main() -> int:
             )
             for depth in plain
         }
-        warm_up = {asked.depth: asked.steps // 16, asked.reference: None}
-        moves = {depth: _moves(plain[depth], own[depth], panels, warm_up[depth]) for depth in plain}
+        until = {asked.depth: early, asked.reference: None}
+        moves = {depth: _moves(plain[depth], own[depth], panels, until[depth]) for depth in plain}
         check = manipulation_check(moves[asked.depth], moves[asked.reference], cause=cause)
         said = {asked.depth: "passed" if check.passed else check.reason}
         for depth, fits in own.items():
             _row(name, dose, depth, moves[depth], names, fits, said.get(depth, ""))
     return 0
+
+
+def _early(deep: Fits, reference: Fits, panels: list[int], asked: argparse.Namespace) -> int:
+    """Return the last moment before the penalty shows; of the warm-up where no more was trained."""
+    both = Fits(table=deep.table, rows=pl.concat([deep.rows, reference.rows]), missing=0)
+    shown = None if asked.warm_up_only else before_the_penalty(both, deep.table, reference.table, panels)
+    return shown or asked.steps // 16
 
 
 def _depths(asked: argparse.Namespace) -> tuple[int, int]:
