@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from inspect import signature
 from typing import Any
 
 from fints.config import Experiment, fingerprint, override
+from fints.data import simulate
 from fints.study.cells import FINISHED
 from fints.study.estimates import fit_seconds
 from fints.study.experiments import check_experiment
@@ -125,7 +127,10 @@ class PanelPlan:
         days = asdict(self.study.days)
         watched = role == "final" and self.study.watched
         asked = dict(self.study.asked) if role == "final" else {}
-        tree, seconds = experiment.to_dict(), _seconds(experiment, watched=watched, asked=asked)
+        assets = arm.simulation.get("num_assets", signature(simulate).parameters["num_assets"].default)
+        looked_at = self.study.days.validation * assets
+        tree = experiment.to_dict()
+        seconds = _seconds(experiment, watched=watched, asked=asked, looked_at=looked_at)
         # Parts that came later are left out where they say nothing, as fields of an experiment are.
         design = fingerprint(tree, role, arm.simulation, days, watched, *([asked] if asked else []))
         device = device_type(experiment.training.device)
@@ -186,7 +191,8 @@ def loss_or_infinity(result: Mapping[str, Any]) -> float:
     return float(result["validation_loss"]) if result["outcome"] in FINISHED else math.inf
 
 
-def _seconds(experiment: Experiment, *, watched: bool, asked: Mapping[str, Any]) -> float:
+def _seconds(experiment: Experiment, *, watched: bool, asked: Mapping[str, Any], looked_at: int) -> float:
+    """Return the time of a fit; `looked_at` windows are evaluated whenever its weights may be the best."""
     training = experiment.training
     factor = math.prod(INTERVENTION_FACTORS.get(name, 1.0) for name in training.interventions)
     # What is measured in a fit is measured of each by itself, also where fits are made at once.
@@ -197,5 +203,8 @@ def _seconds(experiment: Experiment, *, watched: bool, asked: Mapping[str, Any])
 
         # A pass forward is a third of a step.
         steps += windows_seen(asked, experiment) / training.batch_size / 3
+    looks = training.steps // training.evaluate_every if training.keep == "best" else 0
+    # A pass forward is a third of a step; several fits make it at once, as they make their steps.
+    factor += looks * looked_at / training.batch_size / 3 / training.steps
     alone = fit_seconds(override(experiment, {"training.vectorise": 1}))
     return fit_seconds(experiment) * factor + alone * steps / training.steps

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig
+from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig, override
 from fints.study import cause_report, panel_report, panel_runner
 from fints.study.checkout import declared_in
 from fints.study.document import to_markdown
@@ -285,3 +285,16 @@ def test_a_question_changed_after_the_first_commit_is_as_old_as_its_change(tmp_p
     assert since is not None
     assert since[0] == commits[1]
     assert declared_in(path, "Ask A.") is None
+
+
+def test_a_plan_knows_what_looking_for_the_best_weights_costs() -> None:
+    def seconds(**training: Any) -> float:
+        base = override(study().base, {f"training.{name}": value for name, value in training.items()})
+        plan = make_panel_plan(study(base=base), name="tiny", docstring="", preset="quick")
+        return plan.final_cells(plan.arms[0], {})[0].seconds
+
+    last = seconds(keep="last")
+    assert seconds(keep="last", evaluate_every=1) == last
+    twice, once = (seconds(keep="best", evaluate_every=every) - last for every in (2, 4))
+    assert twice == pytest.approx(2 * once)
+    assert once > 0
