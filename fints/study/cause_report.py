@@ -238,7 +238,7 @@ def _present(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             rows=tuple(
                 (
                     cell.name,
-                    "never" if cell.before is None else f"after step {cell.before}",
+                    _shows(cell),
                     *(cell.suspects.get(cause, "–") for cause in causes),
                 )
                 for cell in cells
@@ -263,6 +263,12 @@ def _present(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             "shows after the penalty does may be its effect.",
         ),
     ]
+
+
+def _shows(cell: CauseCell) -> str:
+    if cell.before is not None:
+        return f"after step {cell.before}"
+    return "never" if cell.watched else "not watched"
 
 
 def _times(logs: Sequence[float], ill: int) -> str:

@@ -50,6 +50,8 @@ class CauseCell:
         By cause.
     before
         The last moment before the penalty shows; None where it never does or was not watched.
+    watched
+        Whether the distance to the planted signal was: results from before that was done lack it.
     present
         By span of training ("to step N", "all of training") and mediator, the logarithm of the deep network's
         over the reference's, a panel each, without a relief; see `fints.study.presence`.
@@ -79,6 +81,7 @@ class CauseCell:
     share: dict[str, float | None]
     checks: dict[str, ManipulationCheck]
     before: int | None
+    watched: bool
     present: dict[str, dict[str, list[float]]]
     worse_from: dict[str, int]
     suspects: dict[str, Presence]
@@ -200,6 +203,7 @@ def _cell(
         share=shares,
         checks=checks,
         before=before,
+        watched=bool((fits.rows["measure"] == "signal_distance").any()),
         present=present,
         worse_from=worse_from(fits, *plain_fits, panels),
         suspects=there,

@@ -170,7 +170,12 @@ def test_what_is_worse_in_the_deep_network_is_told_by_moment_and_side() -> None:
     assert table.rows[0][2:5] == ("**0.50 [0.50, 0.50]**", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]")
     assert table.rows[1][5] == "**0.46 [0.46, 0.46]**"
     assert table.rows[2][2:6] == ("5", "never", "never", "10")
-    assert told.rows[0][:3] == ("post_norm, r2_20", "never", "present")
+    assert told.rows[0][:3] == ("post_norm, r2_20", "not watched", "present")
+    followed = with_distances(fits, asked, {0: 0.0, 5: 0.0, 10: 0.1})
+    told, _ = _present(asked, cause_cells(asked, followed))
+    assert told.rows[0][1] == "after step 5"
+    told, _ = _present(asked, cause_cells(asked, with_distances(fits, asked, {0: 0.0, 10: -0.1})))
+    assert told.rows[0][1] == "never"
 
 
 def test_a_relief_that_does_not_move_its_mediator_carries_no_verdict() -> None:
