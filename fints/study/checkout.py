@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from fints.study.design import Study
     from fints.study.panel_design import PanelStudy
 
-__all__ = ["commit_of", "commit_of_claims", "declared_in", "refuse_uncommitted", "why_no_commit"]
+__all__ = [
+    "commit_of",
+    "commit_of_claims",
+    "declared_before",
+    "declared_in",
+    "refuse_uncommitted",
+    "why_no_commit",
+]
 
 
 # Seconds for one answer of git.
@@ -126,12 +133,28 @@ def declared_in(path: Path, docstring: str) -> tuple[str, str] | None:
     since = None
     for line in (listed or "").splitlines():
         commit, when = line.split()
-        text = _git(path, "show", f"{commit}:./{path.name}")
-        try:
-            told = ast.get_docstring(ast.parse(text or ""), clean=False)
-        except SyntaxError:
-            told = None
-        if told != docstring:
+        if _docstring(path, commit) != docstring:
             break
         since = commit, when
     return since
+
+
+def declared_before(path: Path, moment: str) -> tuple[str, str, str] | None:
+    """Return commit, time and docstring of the last commit of a study's file until a moment (ISO).
+
+    None where there is no clone, or no such commit holds a docstring.
+    """
+    listed = _git(path, "log", "-1", f"--until={moment}", "--format=%h %cI", "--", path.name)
+    if not listed:
+        return None
+    commit, when = listed.split()
+    told = _docstring(path, commit)
+    return None if told is None else (commit, when, told)
+
+
+def _docstring(path: Path, commit: str) -> str | None:
+    text = _git(path, "show", f"{commit}:./{path.name}")
+    try:
+        return ast.get_docstring(ast.parse(text or ""), clean=False)
+    except SyntaxError:
+        return None

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fints.study.addresses import one_line, without_secrets
-from fints.study.checkout import commit_of, commit_of_claims, declared_in, why_no_commit
+from fints.study.checkout import commit_of, commit_of_claims, declared_before, declared_in, why_no_commit
 from fints.study.claims import CLAIM_WORDS, FULL
 from fints.study.command_line import (
     answer,
@@ -215,16 +215,18 @@ def _written(
     docstring: str,
     arguments: argparse.Namespace,
 ) -> tuple[Path, Fits, str]:
-    from fints.study.panel_report import write_panel_report
+    from fints.study.panel_report import first_started, write_panel_report
     from fints.study.panel_runner import collect
 
     found = collect(plan, folder, known)
     commands = {verb: _command(path, arguments, verb) for verb in ("run", "report")}
+    first = first_started(found)
     page, sentence = write_panel_report(
         plan,
         found,
         folder.path,
         declared=declared_in(path, docstring),
+        before=None if first is None else declared_before(path, first),
         commands=commands,
         larger=_larger(study, plan, path, docstring),
     )

@@ -32,7 +32,7 @@ from fints.study.panel_store import Fits
 from fints.study.still_open import open_chapter
 from fints.words import counted
 
-__all__ = ["Larger", "write_panel_report"]
+__all__ = ["Larger", "first_started", "write_panel_report"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,7 @@ def write_panel_report(
     *,
     declared: tuple[str, str] | None,
     commands: Mapping[str, str],
+    before: tuple[str, str, str] | None = None,
     larger: Larger | None = None,
 ) -> tuple[Path, str]:
     """Write the report, its figures and the answer's tables; return the HTML's path and the finding.
@@ -65,6 +66,9 @@ def write_panel_report(
         Commit and time since when the study's file has had its docstring (`checkout.declared_in`).
     commands
         "run" and "report", to be typed.
+    before
+        Commit, time and docstring of the file's last commit before the first fit began
+        (`checkout.declared_before`): what is shown where the docstring was changed since.
     larger
         What decides where this size does not; None where nothing larger is declared.
 
@@ -81,7 +85,7 @@ def write_panel_report(
     answer = plan.study.answered(found, figures)
     for name, rows in answer.tables.items():
         pl.DataFrame(rows, infer_schema_length=None).write_parquet(folder / f"{name}.parquet")
-    blocks = _blocks(plan, found, answer, declared, commands, larger)
+    blocks = _blocks(plan, found, answer, _declared(plan, found, declared, before), commands, larger)
     (folder / "report.md").write_text(to_markdown(blocks), encoding="utf-8", newline="\n")
     page = folder / "report.html"
     page.write_text(to_html(blocks, title=plan.study.title, folder=folder), encoding="utf-8", newline="\n")
@@ -92,7 +96,7 @@ def _blocks(
     plan: PanelPlan,
     found: Fits,
     answer: Answer,
-    declared: tuple[str, str] | None,
+    declared: list[Block],
     commands: Mapping[str, str],
     larger: Larger | None,
 ) -> list[Block]:
@@ -109,8 +113,7 @@ def _blocks(
         *answer.blocks,
         *([] if claim == "none" else _still_open(plan, answer, larger)),
         Heading(text="As declared before the run"),
-        Text(text=_declared(found, declared)),
-        *from_docstring(plan.docstring),
+        *declared,
         Heading(text="Design"),
         *_design(plan),
         Heading(text="What was tried"),
@@ -141,16 +144,37 @@ def _still_open(plan: PanelPlan, answer: Answer, larger: Larger | None) -> list[
     return open_chapter(undecided, asked, of="panels more")
 
 
-def _declared(found: Fits, declared: tuple[str, str] | None) -> str:
-    first = min(found.table["started"].drop_nulls(), default=None)
+def first_started(found: Fits) -> str | None:
+    """Return when the first of the fits began; None where there is none."""
+    return min(found.table["started"].drop_nulls(), default=None) if found.table.height else None
+
+
+def _declared(
+    plan: PanelPlan,
+    found: Fits,
+    declared: tuple[str, str] | None,
+    before: tuple[str, str, str] | None,
+) -> list[Block]:
+    """Return the text that the fits were made under, and what tells that it is that."""
+    first = first_started(found)
     fitted = "" if first is None else f" The first fit began on {first}."
     if declared is None:
-        return "No commit holds the text below: this run states no question beforehand." + fitted
-    commit, when = declared
-    text = f"The text below stands unchanged since commit `{commit}` of {when}.{fitted}"
-    if first is not None and datetime.fromisoformat(first) < datetime.fromisoformat(when):
-        return text + " **That is later than the first fit: the text was changed after it.**"
-    return text
+        text = "No commit holds the text below: this run states no question beforehand." + fitted
+        return [Text(text=text), *from_docstring(plan.docstring)]
+    now, since = declared
+    text = f"The text below stands unchanged since commit `{now}` of {since}.{fitted}"
+    if first is None or datetime.fromisoformat(first) >= datetime.fromisoformat(since):
+        return [Text(text=text), *from_docstring(plan.docstring)]
+    if before is None:
+        text += " **That is later than the first fit: the text was changed after it.**"
+        return [Text(text=text), *from_docstring(plan.docstring)]
+    commit, when, earlier = before
+    text = (
+        f"The text below is that of commit `{commit}` of {when}, the file's last before the first fit."
+        f"{fitted} The file has had another text since commit `{now}` of {since}; results made from then on "
+        "are under that."
+    )
+    return [Text(text=text), *from_docstring(earlier)]
 
 
 def _design(plan: PanelPlan) -> list[Block]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig, override
 from fints.study import cause_report, panel_report, panel_runner
-from fints.study.checkout import declared_in
+from fints.study.checkout import declared_before, declared_in
 from fints.study.document import to_markdown
 from fints.study.panel_cells import Days, PanelFit
 from fints.study.panel_design import Answer, PanelPreset, PanelStudy, PanelTuning
@@ -24,7 +25,7 @@ from fints.study.panel_fits import run_panel_job
 from fints.study.panel_plan import PanelPlan, make_panel_plan
 from fints.study.panel_report import write_panel_report
 from fints.study.panel_runner import collect, run_panels
-from fints.study.panel_store import committed, publish_fits
+from fints.study.panel_store import Fits, committed, publish_fits
 from fints.study.progress import Report
 from fints.study.store import StudyFolder
 
@@ -262,29 +263,74 @@ def test_what_cannot_be_run_is_refused_where_it_is_declared(changes: dict[str, A
         study(**changes)
 
 
-def test_a_question_changed_after_the_first_commit_is_as_old_as_its_change(tmp_path: Path) -> None:
+@pytest.fixture
+def changed_question(tmp_path: Path) -> tuple[Path, list[str]]:
+    """A study's file of three commits, a day each, and their names, the first one first."""
     path = tmp_path / "ask.py"
 
-    def git(*words: str) -> None:
+    def git(*words: str, day: str = "") -> str:
         name = ("-c", "user.name=n", "-c", "user.email=e@e")
-        subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, capture_output=True)
+        dates = {"GIT_AUTHOR_DATE": day, "GIT_COMMITTER_DATE": day} if day else {}
+        told = subprocess.run(
+            ["git", *name, *words],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **dates},
+        )
+        return told.stdout
 
     git("init", "-q")
     for number, text in enumerate(('"""Ask A."""\n', '"""Ask B."""\n', '"""Ask B."""\nx = 1\n')):
         path.write_text(text, encoding="utf-8")
         git("add", "ask.py")
-        git("commit", "-q", "-m", str(number), "--date", f"2026-01-0{number + 1}T00:00:00Z")
-    commits = subprocess.run(
-        ["git", "log", "--format=%h", "--", "ask.py"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.split()
+        git("commit", "-q", "-m", str(number), day=f"2026-01-0{number + 1}T00:00:00+00:00")
+    return path, git("log", "--reverse", "--format=%h", "--", "ask.py").split()
+
+
+def test_a_question_changed_after_the_first_commit_is_as_old_as_its_change(
+    changed_question: tuple[Path, list[str]],
+) -> None:
+    path, commits = changed_question
     since = declared_in(path, "Ask B.")
     assert since is not None
     assert since[0] == commits[1]
     assert declared_in(path, "Ask A.") is None
+
+
+def test_the_question_that_fits_were_made_under_is_the_last_before_the_first_of_them(
+    changed_question: tuple[Path, list[str]],
+) -> None:
+    path, commits = changed_question
+    found = declared_before(path, "2026-01-01T12:00:00+00:00")
+    assert found is not None
+    assert (found[0], found[2]) == (commits[0], "Ask A.")
+    later = declared_before(path, "2026-01-03T12:00:00+00:00")
+    assert later is not None
+    assert (later[0], later[2]) == (commits[2], "Ask B.")
+    assert declared_before(path, "2025-12-31T12:00:00+00:00") is None
+
+
+@pytest.mark.parametrize("first", ["2026-01-01T12:00:00+00:00", "2026-01-02T12:00:00+00:00"])
+def test_a_report_shows_the_question_that_its_fits_were_made_under(first: str) -> None:
+    fits = Fits(table=pl.DataFrame({"started": [None, first]}), rows=pl.DataFrame(), missing=0)
+    declared, before = (
+        ("bbb", "2026-01-02T00:00:00+00:00"),
+        ("aaa", "2026-01-01T00:00:00+00:00", "T\n\nAsk A."),
+    )
+    made = replace(plan(), docstring="T\n\nAsk B.")
+    told = to_markdown(panel_report._declared(made, fits, declared, before))
+    if first < declared[1]:
+        assert "Ask A." in told
+        assert "Ask B." not in told
+        assert "commit `aaa`" in told
+        assert "another text since commit `bbb`" in told
+        bare = to_markdown(panel_report._declared(made, fits, declared, None))
+        assert "the text was changed after it" in bare
+    else:
+        assert "Ask B." in told
+        assert "unchanged since commit `bbb`" in told
 
 
 def test_a_plan_knows_what_looking_for_the_best_weights_costs() -> None:
