@@ -124,8 +124,8 @@ def suspects(
 
     One is present if the 95 % interval over panels of one of its mediators lies beyond a quarter worse than
     in the reference, absent if those of all lie below. The norms of gradients count under SGD alone. Fitted
-    noise shows in the penalty itself: present if the generalisation part surely is more than half of it,
-    absent if it surely is less.
+    noise shows in the penalty itself: present if the generalisation part surely is above 0 and more than
+    half of it, absent if it surely is less than half.
 
     Parameters
     ----------
@@ -146,8 +146,10 @@ def suspects(
             below = len(bounds) == len(judged) and all(high < WORSE for _, high in bounds)
             found[cause] = "absent" if below else "unclear"
     if len(penalty) > 1:
+        _, least, _ = interval(generalisation)
         _, low, high = interval([g - p / 2 for g, p in zip(generalisation, penalty, strict=True)])
-        found["noise"] = "present" if low > 0 else "absent" if high < 0 else "unclear"
+        # More than half of a penalty below 0 is no noise that was fitted.
+        found["noise"] = "present" if min(low, least) > 0 else "absent" if high < 0 else "unclear"
     return found
 
 

@@ -371,3 +371,6 @@ def test_noise_is_there_where_the_penalty_is_mostly_generalisation() -> None:
     found = cell(replace(fits, table=learnt))
     assert found.suspects["noise"] == "present"
     assert found.verdict.pointed == "noise"
+    # Where the deep network is better, half of the penalty is below 0, and nothing was fitted.
+    better = cell(made_up(asked, {}, moved={}, penalty=-0.05))
+    assert better.suspects["noise"] == "unclear"
