@@ -49,6 +49,7 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         Heading(text="Verdicts"),
         _verdicts(study, cells),
         Text(text=RULE),
+        *_gained(cells),
         *(_reliefs(study, cells, shown) if any(cell.checks for cell in cells) else ()),
         Heading(text="Is a suspect there at all?"),
         *_present(study, cells),
@@ -152,6 +153,28 @@ def _verdicts(study: PanelStudy, cells: Sequence[CauseCell]) -> Table:
         note="Penalties in % of the target's variance (percentage points of R2), mean and 95 % interval over "
         "panels. Panels to decide: how many more at these estimates; 0 where it is decided.",
     )
+
+
+def _gained(cells: Sequence[CauseCell]) -> list[Block]:
+    """Return what each depth recovers more than the shallowest; nothing of two depths, which a penalty tells."""
+    depths = list(cells[0].share)
+    rows = [
+        (cell.name, *(_interval(cell.gained[depth]) for depth in depths[1:]))
+        for cell in cells
+        if cell.gained and len(depths) > 2
+    ]
+    if not rows:
+        return []
+    return [
+        Heading(text="What depth recovers"),
+        Table(
+            columns=("cell", *(f"depth {depth}" for depth in depths[1:])),
+            rows=tuple(rows),
+            left=("cell",),
+            note=f"Share of the oracle less that at depth {depths[0]} on the same panel, in %: mean and 95 % "
+            "interval over panels.",
+        ),
+    ]
 
 
 def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:

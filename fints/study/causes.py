@@ -46,6 +46,9 @@ class CauseCell:
         By depth level, the penalty of the plain fits by panel against the same reference.
     share
         Mean share of the oracle by depth level of the plain fits; None where nothing was planted.
+    gained
+        By further depth level, the share of the oracle by panel less that at the first; empty where nothing
+        was planted.
     checks
         By cause.
     before
@@ -79,6 +82,7 @@ class CauseCell:
     calibrated: dict[str, list[float]]
     by_depth: dict[str, list[float]]
     share: dict[str, float | None]
+    gained: dict[str, list[float]]
     checks: dict[str, ManipulationCheck]
     before: int | None
     watched: bool
@@ -190,6 +194,10 @@ def _cell(
 
     outcomes = [outcome for table in wanted for outcome in table["outcome"]]
     shares = {depth: plain_mean(tables[depth, "none"]["share_of_oracle"]) for depth in depths}
+    gained = {}
+    if None not in shares.values():
+        first, *further = (column(depth, "none", "share_of_oracle") for depth in depths)
+        gained = {depth: _less(own, first) for depth, own in zip(depths[1:], further, strict=True)}
     plain = column(reference, "none", "test_excess")
     return CauseCell(
         scheme=scheme,
@@ -201,6 +209,7 @@ def _cell(
         calibrated=calibrated,
         by_depth={depth: _less(column(depth, "none", "test_excess"), plain) for depth in depths},
         share=shares,
+        gained=gained,
         checks=checks,
         before=before,
         watched=bool((fits.rows["measure"] == "signal_distance").any()),

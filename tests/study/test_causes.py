@@ -13,7 +13,7 @@ import pytest
 from fints.config import Experiment, override
 from fints.diagnostics import MEDIATORS
 from fints.interventions import DOSES, changes
-from fints.study.cause_report import _present, answer_causes, power_of_causes, said
+from fints.study.cause_report import _gained, _present, answer_causes, power_of_causes, said
 from fints.study.causes import cause_cells
 from fints.study.intervals import interval
 from fints.study.panel_cells import Days
@@ -272,6 +272,18 @@ def test_the_figures_of_an_answer_are_there_and_the_same_twice(tmp_path: Path) -
         contents.append([(folder / Path(path).name).read_bytes() for path in pictures])
     assert contents[0] == contents[1]
     assert answer.sentence.startswith("post_norm, r2_20: The depth penalty")
+
+
+def test_what_depth_recovers_is_told_against_the_shallowest_where_there_are_three(tmp_path: Path) -> None:
+    asked = study()
+    found = cell(made_up(asked, {}, moved={}))
+    assert found.gained["2"] == pytest.approx([-lost / 0.2 for lost in found.penalty])
+    assert _gained([found]) == []
+    three = replace(found, share={**found.share, "3": 0.1}, gained={**found.gained, "3": [0.1] * 8})
+    _, table = _gained([three])
+    assert table.columns == ("cell", "depth 2", "depth 3")
+    assert table.rows[0][2] == "10.00 [10.00, 10.00]"
+    assert _gained([replace(three, gained={})]) == []
 
 
 def test_an_interval_is_students_t() -> None:
