@@ -156,7 +156,7 @@ def _verdicts(study: PanelStudy, cells: Sequence[CauseCell]) -> Table:
 
 
 def _gained(cells: Sequence[CauseCell]) -> list[Block]:
-    """Return what each depth recovers more than the shallowest; nothing of two depths, which a penalty tells."""
+    """Return what each depth recovers more than the shallowest; nothing of two, which a penalty tells."""
     depths = list(cells[0].share)
     rows = [
         (cell.name, *(_interval(cell.gained[depth]) for depth in depths[1:]))
