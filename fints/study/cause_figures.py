@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["draw_causes"]
 
 UNIT = "% of the target's variance"
+# Of a doubling of depth, between the bars of two schemes.
+ASIDE = 0.18
 PERCENT = 100.0
 # What dotted lines are.
 BEFORE = "before training"
@@ -94,12 +96,16 @@ def _by_depth(cells: Sequence[CauseCell]) -> Made:
     canvas, panels = new_canvas(1, height=2.2, columns=len({cell.tier for cell in cells}))
     tiers = list(dict.fromkeys(cell.tier for cell in cells))
     for axes, tier in zip(panels, tiers, strict=True):
-        for style, cell in enumerate(one for one in cells if one.tier == tier):
+        own = [one for one in cells if one.tier == tier]
+        for style, cell in enumerate(own):
             found = {float(depth): interval(values) for depth, values in cell.by_depth.items()}
             means = [PERCENT * mean for mean, _, _ in found.values()]
-            axes.plot(list(found), means, label=cell.scheme, **line_style(style))
+            # Side by side, so that no bar hides another.
+            aside = 2 ** (ASIDE * (style - (len(own) - 1) / 2))
+            axes.plot([depth * aside for depth in found], means, label=cell.scheme, **line_style(style))
             for depth, (_, low, high) in found.items():
-                axes.plot([depth] * 2, [PERCENT * low, PERCENT * high], color=COLOURS[style], linewidth=0.8)
+                ends = [PERCENT * low, PERCENT * high]
+                axes.plot([depth * aside] * 2, ends, color=COLOURS[style], linewidth=0.8)
         axes.axhline(0, color="black", linewidth=0.7)
         axes.set_xscale("log", base=2)
         axes.set_xticks(list(found), [f"{depth:g}" for depth in found])
