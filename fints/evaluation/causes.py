@@ -61,7 +61,7 @@ class CausesVerdict:
         The verdict in words.
     clusters, more_clusters
         How many there were, and how many more would decide at these estimates: 0 where it is decided, None
-        where no number would.
+        where no number would. What is only pointed to is not decided.
     penalty, penalty_low, penalty_high
         Mean over clusters with its 95 % interval (Student's t).
     shares, differences
@@ -112,8 +112,8 @@ def judge_causes(
     is above 1/2, and those of its difference to each rival's share and to its placebo's are above 0. If
     none does: "several causes" if the lower bounds of two at least are above 1/5 (and 0 against their
     placebos); "points to", if of the suspects that are present one alone is not acquitted by a relief whose
-    upper bound is below 1/2: what was seen, where no relief could tell; "none of these" if every upper bound
-    is below 1/2; else undecided.
+    upper bound is below 1/2: what was seen, where no relief decides; "none of these" if every upper bound is
+    below 1/2; else undecided.
 
     Parameters
     ----------
@@ -206,13 +206,18 @@ def judge_causes(
         return replace(found, decision="several_causes", sentence=sentence + note)
     # A relief that surely removes less than half acquits; for the rest there is what was seen.
     acquitted = [cause for cause in tested if shares[cause].high < HALF]
-    seen = [c for c, state in (present or {}).items() if state == "present" and c not in acquitted]
+    states = {c: state for c, state in (present or {}).items() if c not in acquitted}
+    seen = [c for c, state in states.items() if state == "present"]
     if len(seen) == 1:
-        sentence = (
-            f"The depth penalty ({said}) points to {seen[0]}: of the suspects that no relief acquits it "
-            "alone is there before the penalty shows. This was seen, not brought about."
+        more = _more_for_causes(shares, differences, number)
+        return replace(
+            found,
+            decision="points_to",
+            pointed=seen[0],
+            sentence=f"The depth penalty ({said}) points to {_pointed(seen[0], states)}{note}"
+            f" What reliefs removed: {listed or 'none was tested'}{_needs(more) if tested else ''}.",
+            more_clusters=more,
         )
-        return replace(found, decision="points_to", pointed=seen[0], sentence=sentence + note)
     if tested and all(shares[cause].high < HALF for cause in tested):
         sentence = f"The depth penalty ({said}) is mostly none of the causes tested: {listed}."
         return replace(found, decision="none_of_these", sentence=sentence + note)
@@ -297,6 +302,18 @@ def _more_for_causes(
     # An interval shrinks as the root of the number of clusters.
     total = max(number * (half / distance) ** 2 for distance, half in gaps)
     return max(1, math.ceil(total) - number)
+
+
+def _pointed(cause: str, states: Mapping[str, str]) -> str:
+    unclear = [one for one, state in states.items() if state == "unclear"]
+    rest = f" ({', '.join(unclear)}: unclear)" if unclear else ""
+    what = (
+        "most of it is generalisation"
+        if cause == "noise"
+        else "its mediators surely were worse before the penalty shows"
+    )
+    alone = f"{cause}: {what}, and of no other suspect that stands can this be said{rest}"
+    return f"{alone}. Seen, not brought about."
 
 
 def _array(values: Sequence[float], name: str, number: int | None = None) -> np.ndarray:

@@ -15,7 +15,7 @@ from fints.study.document import Block, Heading, Picture, Table, Text
 from fints.study.intervals import interval
 from fints.study.panel_design import Answer, PanelStudy
 from fints.study.panel_store import Fits
-from fints.study.presence import ILL
+from fints.study.presence import ILL, SUSPECTS
 from fints.words import counted
 
 __all__ = ["answer_causes", "power_of_causes", "said"]
@@ -24,12 +24,13 @@ PERCENT = 100.0
 # Of a logarithm that is shown as a ratio; the interval of one panel has no end.
 MOST = 700.0
 RULE = (
-    "The rule, fixed beforehand: a cell has a penalty if the 95 % interval of its mean over panels lies "
-    "above the smallest of interest, none if its one-sided 95 % bound lies below it. A cause dominates if "
-    "its relief surely removes more than half of the penalty, more than every rival and more than its "
-    "placebo; a cause whose manipulation check failed carries no verdict. Where no relief decides, a penalty "
-    "points to a suspect if of those that no relief acquits it alone is there before the penalty shows: that "
-    "was seen, and not brought about."
+    "The rule; what was declared of it before the fits stands below. A cell has a penalty if the 95 % "
+    "interval of its mean over panels lies above the smallest of interest, none if its one-sided 95 % bound"
+    " lies below it. A cause dominates if its relief surely removes more than half of the penalty, more "
+    "than every rival and more than its placebo; a cause whose manipulation check failed carries no "
+    "verdict. A relief that surely removes less than half acquits its cause. Where no relief decides, a "
+    "penalty points to a suspect if of those that are not acquitted it alone is there before the penalty "
+    "shows: that was seen, and not brought about."
 )
 
 
@@ -63,7 +64,7 @@ def answer_causes(study: PanelStudy, fits: Fits, folder: Path) -> Answer:
         undecided={
             cell.name: None if cell.verdict is None else cell.verdict.more_clusters
             for cell in cells
-            if cell.verdict is None or cell.verdict.decision.startswith("undecided")
+            if cell.verdict is None or cell.verdict.decision.startswith(("undecided", "points_to"))
         },
     )
 
@@ -233,65 +234,72 @@ def _checks(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             columns=("cell", "relief of", "depth", *(name.replace("_", " ") for name in names), "check"),
             rows=tuple(rows),
             left=("cell", "relief of", "depth", "check"),
-            note="How far the relief moved each mediator, relative to what it is without: typical size over "
-            "moments and sublayers, without what chance moves; in brackets the signed mean. Moments of "
-            "the deep network are those before the penalty shows, since one that has fallen ill differs in "
-            "every mediator whatever the cause; those of the reference are all (the gap is of the end in "
-            "both). "
-            "A check passes if in the deep network a mediator of its own moved by at least 50 %, the way "
-            "that relieves, and in the reference, where there is little to cure, every other one by less "
-            "than 10 % (those judged are bold). Same weights: what the relief itself does.",
+            note="How far the relief moved each mediator, relative to what it is without: typical size "
+            "over moments and sublayers, without what chance moves; in brackets the signed mean. "
+            "Moments of the deep network are those before the penalty shows (of the warm-up where it "
+            "never does), since one that has fallen ill differs in every mediator whatever the cause;"
+            " those of the reference are all (the gap is of the end in both). A check passes if in "
+            "the deep network a mediator of its own moved by at least 50 %, the way that relieves, "
+            "and in the reference, where there is little to cure, every other one by less than 10 % "
+            "(those judged are bold). Same weights: what the relief itself does.",
         )
     ]
 
 
 def _present(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
+    deep, reference = study.settings["deep"], study.settings["reference"]
+    causes = list(dict.fromkeys(c for cell in cells for found in cell.suspects.values() for c in found))
+    there = [
+        (cell.name, _shows(cell), span, *(found.get(cause, "–") for cause in causes))
+        for cell in cells
+        for span, found in cell.suspects.items()
+    ]
     rows = []
     for cell in cells:
-        for span, found in cell.present.items():
-            told = [_times(found[name], ill) if name in found else "–" for name, ill in ILL.items()]
+        for span, logs in cell.present.items():
+            told = [_times(logs[name], ill) if name in logs else "–" for name, ill in ILL.items()]
             rows.append((cell.name, span, *told))
-        onsets = [str(cell.worse_from.get(name, "never")) for name in ILL]
+        measured = cell.present["all of training"]
+        onsets = [str(cell.worse_from.get(name, "never")) if name in measured else "–" for name in ILL]
         rows.append((cell.name, "worse from step", *onsets))
-    deep, reference = study.settings["deep"], study.settings["reference"]
-    causes = list(dict.fromkeys(cause for cell in cells for cause in cell.suspects))
+    judged = "; ".join(f"{cause}: {', '.join(names)}" for cause, names in SUSPECTS.items()).replace("_", " ")
     return [
         Table(
-            columns=("cell", "penalty shows", *causes),
-            rows=tuple(
-                (
-                    cell.name,
-                    _shows(cell),
-                    *(cell.suspects.get(cause, "–") for cause in causes),
-                )
-                for cell in cells
-            ),
-            left=("cell", "penalty shows", *causes),
-            note="A suspect is present if, before the penalty shows, one of its mediators surely is worse by "
-            f"a quarter in the network of depth {deep} than in that of depth {reference}, without a relief; "
-            "absent if all surely are not. Under AdamW, which divides by their size, the norms of gradients "
-            "do not count. Noise is present if the generalisation part surely is more than half of the "
-            "penalty. The penalty shows from the moment on at which the deep network is farther from the "
-            "planted signal, on training windows, by at least half of what it is at the end.",
+            columns=("cell", "penalty shows", "by then", *causes),
+            rows=tuple(there),
+            left=("cell", "penalty shows", "by then", *causes),
+            note="A suspect is present if, in that time, the 95 % interval of one of its mediators "
+            f"({judged}) lies wholly beyond a quarter worse in the network of depth {deep} than in "
+            f"that of depth {reference}, without a relief; absent if the intervals of all lie wholly "
+            "below; else unclear, as where one was not measured on every panel. Under AdamW, which "
+            "divides by their size, the norms of gradients do not count. Noise is present if the "
+            "generalisation part surely is above 0 and more than half of the penalty, absent if it "
+            "surely is less than half; that is of the end. The penalty shows from the moment on at "
+            "which the deep network is farther from the planted signal, on training windows, by at "
+            "least half of what it is at the end: once the other one learns, so a network that learns"
+            " nothing may have fallen ill earlier. A verdict rests on the time before the penalty; "
+            "the warm-up stands beside it.",
         ),
         Table(
             columns=("cell", "moments", *(name.replace("_", " ") for name in ILL)),
             rows=tuple(rows),
             left=("cell", "moments"),
             note=f"Each mediator in the network of depth {deep} over that of depth {reference}, without a "
-            "relief: geometric mean over moments, sublayers and panels, with the 95 % interval over panels. "
-            "First gradient share: the gradient's norm in the first sublayer over the geometric mean of all. "
-            "Bold: surely worse in the deep network (rank, shares, gradients and their signal lower, the "
-            "others higher); worse from step: the first moment at which it surely is so by a quarter. What "
-            "shows after the penalty does may be its effect.",
+            "relief: geometric mean over moments, sublayers and panels, with the 95 % interval over "
+            "panels. First gradient share: the gradient's norm in the first sublayer over the "
+            "geometric mean of all. Bold: surely worse in the deep network (rank, shares, gradients "
+            "and their signal lower, the others higher); worse from step: the first moment at which "
+            "it surely is so by a quarter. What shows after the penalty does may be its effect.",
         ),
     ]
 
 
 def _shows(cell: CauseCell) -> str:
-    if cell.before is not None:
-        return f"after step {cell.before}"
-    return "never" if cell.watched else "not watched"
+    if not cell.watched:
+        return "not watched"
+    if cell.before is None or (cell.verdict is not None and cell.verdict.decision == "no_penalty"):
+        return "never"
+    return f"after step {cell.before}"
 
 
 def _times(logs: Sequence[float], ill: int) -> str:

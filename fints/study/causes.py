@@ -61,7 +61,8 @@ class CauseCell:
     worse_from
         By mediator, the first moment at which it surely is worse in the deep network.
     suspects
-        By cause, whether it is there before the penalty shows.
+        By span ("warm-up", "before the penalty") and cause, whether it is there by then; the second, on which
+        the verdict rests, only where there is a `before`.
     direct
         How far the gradient relief moves the norms of the gradient at the same weights: what it does itself,
         before training on has answered; None without such a relief.
@@ -88,7 +89,7 @@ class CauseCell:
     watched: bool
     present: dict[str, dict[str, list[float]]]
     worse_from: dict[str, int]
-    suspects: dict[str, Presence]
+    suspects: dict[str, dict[str, Presence]]
     direct: Move | None
     verdict: CausesVerdict | None
     verdict_calibrated: CausesVerdict | None
@@ -171,14 +172,19 @@ def _cell(
         checks[cause] = manipulation_check(moves[deep], moves[reference], cause=cause)
     passed = {cause: check.passed for cause, check in checks.items()}
 
-    spans = {f"to step {early}": early, "all of training": None}
+    warm_up = study.base.training.warmup_steps
+    spans = {f"to step {until}": until for until in sorted({warm_up, early})} | {"all of training": None}
     present = {span: presence(fits, *plain_fits, panels, until=until) for span, until in spans.items()}
-    there = suspects(
-        present[f"to step {early}"],
-        penalty=relieved["none"],
-        generalisation=_less(relieved["none"], optimisation),
-        optimizer=study.base.training.optimizer,
-    )
+
+    def there(until: int) -> dict[str, Presence]:
+        return suspects(
+            present[f"to step {until}"],
+            penalty=relieved["none"],
+            generalisation=_less(relieved["none"], optimisation),
+            optimizer=study.base.training.optimizer,
+        )
+
+    by_then = {"warm-up": there(warm_up)} | ({} if before is None else {"before the penalty": there(before)})
 
     def judged(by: Mapping[str, list[float]]) -> CausesVerdict | None:
         if len(panels) < LEAST_CLUSTERS:
@@ -188,7 +194,8 @@ def _cell(
             {cause: by[level] for cause, level in causes.items()},
             placebos={cause: by[level] for cause, level in placebos.items()},
             checked=passed,
-            present=there,
+            # Nothing is before a penalty that never shows; fitted noise is a matter of the end.
+            present=by_then.get("before the penalty", {"noise": by_then["warm-up"].get("noise", "unclear")}),
             smallest=least,
         )
 
@@ -212,16 +219,21 @@ def _cell(
         gained=gained,
         checks=checks,
         before=before,
-        watched=bool((fits.rows["measure"] == "signal_distance").any()),
+        watched=all(_was_watched(fits, table) for table in plain_fits),
         present=present,
         worse_from=worse_from(fits, *plain_fits, panels),
-        suspects=there,
+        suspects=by_then,
         direct=_direct(fits, tables, deep, causes.get("gradient"), panels),
         verdict=judged(relieved),
         verdict_calibrated=judged(calibrated),
         panels=panels,
         diverged=sum(outcome == "diverged" for outcome in outcomes),
     )
+
+
+def _was_watched(fits: Fits, table: pl.DataFrame) -> bool:
+    own = fits.rows.filter(pl.col("key").is_in(table["key"].to_list()))
+    return bool((own["measure"] == "signal_distance").any())
 
 
 def mediator_moves(

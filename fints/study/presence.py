@@ -16,7 +16,7 @@ import polars as pl
 from fints.study.intervals import interval
 from fints.study.panel_store import Fits
 
-__all__ = ["ILL", "Presence", "before_the_penalty", "presence", "suspects", "worse_from"]
+__all__ = ["ILL", "SUSPECTS", "Presence", "before_the_penalty", "presence", "suspects", "worse_from"]
 
 Presence = Literal["present", "absent", "unclear"]
 
@@ -51,7 +51,11 @@ def before_the_penalty(
 
     With :math:`d_m` the mean over panels of how much farther the deep network is from the planted signal than
     the reference at moment m, on the training windows that are watched, the penalty shows at the first moment
-    from which on all :math:`d_m` are at least half of the last. The first moment counts as before it.
+    from which on all :math:`d_m` are at least half of the last. The first moment counts as before it. Whether
+    the last is surely above 0 is not asked here: that is the gate's.
+
+    The penalty is a difference, so it shows only once the reference learns. A network that learns nothing may
+    have fallen ill earlier.
     """
     distances = [_distances(fits, table, panels) for table in (deep, reference)]
     both = distances[0].join(distances[1], on=["panel", "step"], suffix="_reference")
@@ -123,7 +127,8 @@ def suspects(
     """Return of each suspect whether it is there before the penalty shows.
 
     One is present if the 95 % interval over panels of one of its mediators lies beyond a quarter worse than
-    in the reference, absent if those of all lie below. The norms of gradients count under SGD alone. Fitted
+    in the reference, absent if those of all lie below. A mediator that was not measured on every panel (one
+    of the fits diverged) tells neither. The norms of gradients count under SGD alone. Fitted
     noise shows in the penalty itself: present if the generalisation part surely is above 0 and more than
     half of it, absent if it surely is less than half.
 
@@ -139,7 +144,8 @@ def suspects(
     found: dict[str, Presence] = {}
     for cause, names in SUSPECTS.items():
         judged = [name for name in names if optimizer == "sgd" or name not in SIZES]
-        bounds = [_bounds(present[name], ILL[name]) for name in judged if len(present.get(name, ())) > 1]
+        whole = [name for name in judged if len(present.get(name, ())) == len(penalty) > 1]
+        bounds = [_bounds(present[name], ILL[name]) for name in whole]
         if any(low > WORSE for low, _ in bounds):
             found[cause] = "present"
         else:

@@ -89,7 +89,12 @@ def test_what_was_seen_points_to_one_suspect_only_where_no_relief_could_tell():
     unchecked = {"representation": False, "noise": False}
     found = judge_causes(penalty, relieved(penalty, {}), checked=unchecked, present=seen, smallest=0.02)
     assert (found.decision, found.pointed, found.cause) == ("points_to", "representation", None)
-    assert "points to representation" in found.sentence
+    assert "points to representation: its mediators surely were worse" in found.sentence
+    assert "(noise: unclear)" in found.sentence
+    # What reliefs removed is told beside, and that it is not decided.
+    assert "What reliefs removed: gradient" in found.sentence
+    undecided = judge_causes(penalty, relieved(penalty, {}), checked=unchecked, smallest=0.02)
+    assert found.shares == undecided.shares
     # Acquitted by its own relief, whatever was seen.
     acquitted = judge_causes(penalty, relieved(penalty, {}), present=seen, smallest=0.02)
     assert acquitted.decision == "none_of_these"
@@ -101,6 +106,16 @@ def test_what_was_seen_points_to_one_suspect_only_where_no_relief_could_tell():
     two = {**seen, "noise": "present"}
     both = judge_causes(penalty, relieved(penalty, {}), checked=unchecked, present=two, smallest=0.02)
     assert both.pointed is None
+    # A relief undecided around one half acquits nobody; one that surely removes less does.
+    half = judge_causes(penalty, relieved(penalty, {"representation": 0.5}), present=seen, smallest=0.02)
+    assert half.shares["representation"].low < 0.5 < half.shares["representation"].high
+    assert half.pointed == "representation"
+    assert half.more_clusters != 0
+    generalised = {"noise": "present"}
+    noise = judge_causes(
+        penalty, relieved(penalty, {}), checked=unchecked, present=generalised, smallest=0.02
+    )
+    assert "points to noise: most of it is generalisation" in noise.sentence
     small = clusters(mean=0.0, sd=0.005)
     assert judge_causes(small, relieved(small, {}), present=seen, smallest=0.02).pointed is None
 

@@ -170,7 +170,7 @@ def test_what_is_worse_in_the_deep_network_is_told_by_moment_and_side() -> None:
     assert table.rows[0][2:5] == ("**0.50 [0.50, 0.50]**", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]")
     assert table.rows[1][5] == "**0.46 [0.46, 0.46]**"
     assert table.rows[2][2:6] == ("5", "never", "never", "10")
-    assert told.rows[0][:3] == ("post_norm, r2_20", "not watched", "present")
+    assert told.rows[0][:4] == ("post_norm, r2_20", "not watched", "warm-up", "present")
     followed = with_distances(fits, asked, {0: 0.0, 5: 0.0, 10: 0.1})
     told, _ = _present(asked, cause_cells(asked, followed))
     assert told.rows[0][1] == "after step 5"
@@ -337,39 +337,43 @@ def ill(fits: Fits, asked: PanelStudy, measure: str, factor: float, *, spread: f
 
 def test_a_penalty_that_no_relief_decides_points_to_the_suspect_that_alone_is_there() -> None:
     asked = study()
-    fits = ill(made_up(asked, {}, moved={}), asked, "effective_rank", 0.5)
+    plain = ill(made_up(asked, {}, moved={}), asked, "effective_rank", 0.5)
+    # Nothing is before a penalty that was not watched.
+    assert cell(plain).verdict.decision == "undecided_cause"
+    fits = with_distances(plain, asked, {0: 0.0, 5: 0.0, 10: 0.1})
     found = cell(fits)
-    assert found.suspects["representation"] == "present"
-    assert found.suspects["amplification"] == "absent"
+    assert found.suspects["before the penalty"] == found.suspects["warm-up"]
+    assert found.suspects["warm-up"]["representation"] == "present"
+    assert found.suspects["warm-up"]["amplification"] == "absent"
     # The gap is the same in both, so the penalty is all of optimisation.
-    assert found.suspects["noise"] == "absent"
+    assert found.suspects["warm-up"]["noise"] == "absent"
     assert (found.verdict.decision, found.verdict.pointed, found.verdict.cause) == (
         "points_to",
         "representation",
         None,
     )
-    assert "This was seen, not brought about." in found.verdict.sentence
+    assert "Seen, not brought about." in found.verdict.sentence
     two = cell(ill(fits, asked, "output_change", 2.0))
-    assert two.suspects["amplification"] == "present"
+    assert two.suspects["warm-up"]["amplification"] == "present"
     assert two.verdict.decision == "undecided_cause"
 
 
 def test_a_suspect_is_there_only_if_it_surely_is_a_quarter_worse_and_absent_only_if_surely_not() -> None:
     asked = study()
     fits = made_up(asked, {}, moved={})
-    assert cell(ill(fits, asked, "effective_rank", 2.0)).suspects["representation"] == "absent"
-    assert cell(ill(fits, asked, "effective_rank", 0.9)).suspects["representation"] == "absent"
+    assert cell(ill(fits, asked, "effective_rank", 2.0)).suspects["warm-up"]["representation"] == "absent"
+    assert cell(ill(fits, asked, "effective_rank", 0.9)).suspects["warm-up"]["representation"] == "absent"
     unsure = cell(ill(fits, asked, "effective_rank", 0.7, spread=0.5))
-    assert unsure.suspects["representation"] == "unclear"
-    assert cell(ill(fits, asked, "step_output_change", 1.5)).suspects["amplification"] == "present"
+    assert unsure.suspects["warm-up"]["representation"] == "unclear"
+    assert cell(ill(fits, asked, "step_output_change", 1.5)).suspects["warm-up"]["amplification"] == "present"
 
 
 def test_the_norms_of_gradients_are_a_suspect_under_sgd_alone() -> None:
     asked = study()
     fits = ill(made_up(asked, {}, moved={}), asked, "gradient_norm", 0.1)
-    assert cell(fits).suspects["gradient"] == "absent"
+    assert cell(fits).suspects["warm-up"]["gradient"] == "absent"
     under_sgd = replace(asked, base=override(asked.base, {"training.optimizer": "sgd"}))
-    assert cell(fits, under_sgd).suspects["gradient"] == "present"
+    assert cell(fits, under_sgd).suspects["warm-up"]["gradient"] == "present"
 
 
 def test_noise_is_there_where_the_penalty_is_mostly_generalisation() -> None:
@@ -381,8 +385,8 @@ def test_noise_is_there_where_the_penalty_is_mostly_generalisation() -> None:
         .otherwise(pl.col("train_excess"))
     )
     found = cell(replace(fits, table=learnt))
-    assert found.suspects["noise"] == "present"
+    assert found.suspects["warm-up"]["noise"] == "present"
     assert found.verdict.pointed == "noise"
     # Where the deep network is better, half of the penalty is below 0, and nothing was fitted.
     better = cell(made_up(asked, {}, moved={}, penalty=-0.05))
-    assert better.suspects["noise"] == "unclear"
+    assert better.suspects["warm-up"]["noise"] == "unclear"
