@@ -15,10 +15,10 @@ loss of the ill network less that of the healthy one of the same depth, seed and
 one under the same relief if that is the better. The healthy network is what a relief may touch nothing else
 in. The rule is that of `studies/collapse_or_vanishing.py` (`fints.evaluation.causes`), its manipulation
 checks included; `--unchecked` leaves them out, and `--seen` leaves the reliefs out and says what is seen
-alone. With more than 8 panels the rule is asked `--draws` times of
-8 panels drawn without replacement, and the table counts its answers. A fit is kept in FILE as soon as it is
-done, and not done again: so the table can be made in pieces. Panels 60 to 89 are for this: no study judges
-them.
+alone. With more than 8 panels the rule is asked `--draws` times of 8 panels drawn without replacement, and
+the table counts its answers; the checks are of all panels, as is the moment at which the penalty shows. A
+fit is kept in FILE as soon as it is done, and not done again: so the table can be made in pieces. Panels 60
+to 89 are for this: no study judges them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -140,15 +141,21 @@ def main() -> int:
             - min((_excess(well[one]) for one in ("none", level)), key=lambda values: float(values.mean()))
             for level in levels
         }
-        there = suspects(
-            presence(both, *plain, panels, until=early),
-            penalty=penalty["none"].tolist(),
-            generalisation=(penalty["none"] - _less(ill, well, "train_excess")).tolist(),
+        there = partial(
+            _there,
+            fits=both,
+            tables=plain,
+            panels=panels,
+            until=early,
+            penalty=penalty["none"],
+            generalisation=penalty["none"] - _less(ill, well, "train_excess"),
             optimizer=optimizer,
         )
         passed = {one: asked.unchecked or check.passed for one, check in checked.items()}
         answers = Counter(
-            _answer({level: values[chosen] for level, values in penalty.items()}, passed, there, placebos)
+            _answer(
+                {level: values[chosen] for level, values in penalty.items()}, passed, there(chosen), placebos
+            )
             for chosen in _draws(asked.panels, asked.draws)
         )
         total = sum(answers.values())
@@ -156,10 +163,31 @@ def main() -> int:
         right += named / total > 0.5
         told = ", ".join(f"{answer} {count / total:.0%}" for answer, count in answers.most_common())
         names = ", ".join(one for one, check in checked.items() if check.passed) or "none"
-        seen = ", ".join(one for one, state in there.items() if state == "present") or "none"
+        whole = there(np.arange(asked.panels))
+        seen = ", ".join(one for one, state in whole.items() if state == "present") or "none"
         print(f"{name:20}{cause:16}{penalty['none'].mean():>9.3f}  {names:34}{seen:34}{told}", flush=True)
     print(f"\ncalled by their own name in most draws: {right} of {len(asked.diseases)}")
     return 0
+
+
+def _there(
+    chosen: np.ndarray,
+    *,
+    fits: Fits,
+    tables: tuple[pl.DataFrame, pl.DataFrame],
+    panels: Sequence[int],
+    until: int,
+    penalty: np.ndarray,
+    generalisation: np.ndarray,
+    optimizer: str,
+) -> dict[str, Presence]:
+    """Return which suspects are there on the chosen panels."""
+    return suspects(
+        presence(fits, *tables, [panels[place] for place in chosen], until=until),
+        penalty=penalty[chosen].tolist(),
+        generalisation=generalisation[chosen].tolist(),
+        optimizer=optimizer,
+    )
 
 
 def _base(asked: argparse.Namespace, optimizer: str, level: str) -> Experiment:

@@ -159,21 +159,26 @@ def _declared(
     first = first_started(found)
     fitted = "" if first is None else f" The first fit began on {first}."
     if declared is None:
-        text = "No commit holds the text below: this run states no question beforehand." + fitted
-        return [Text(text=text), *from_docstring(plan.docstring)]
-    now, since = declared
-    text = f"The text below stands unchanged since commit `{now}` of {since}.{fitted}"
-    if first is None or datetime.fromisoformat(first) >= datetime.fromisoformat(since):
-        return [Text(text=text), *from_docstring(plan.docstring)]
-    if before is None:
-        text += " **That is later than the first fit: the text was changed after it.**"
-        return [Text(text=text), *from_docstring(plan.docstring)]
+        told = "No commit holds the text below: this run states no question beforehand." + fitted
+        since = "which no commit holds"
+    else:
+        now, when = declared
+        told = f"The text below stands unchanged since commit `{now}` of {when}.{fitted}"
+        since = f"since commit `{now}` of {when}"
+        if first is None or datetime.fromisoformat(first) >= datetime.fromisoformat(when):
+            return [Text(text=told), *from_docstring(plan.docstring)]
+    # Results that claim nothing may be made under a text that no commit holds; others are refused.
+    if before is None or (declared is None and plan.study.presets[plan.preset].claim == "none"):
+        if declared is not None:
+            told += " **That is later than the first fit: the text was changed after it.**"
+        return [Text(text=told), *from_docstring(plan.docstring)]
     commit, when, earlier = before
-    text = (
-        f"The text below is that of commit `{commit}` of {when}, the file's last before the first fit."
-        f"{fitted} The file has had another text since commit `{now}` of {since}; results made from then on "
-        "are under that."
-    )
+    text = f"The text below is that of commit `{commit}` of {when}, the file's last before the first fit."
+    text += fitted
+    if earlier != plan.docstring:
+        text += f" The file now has another text, {since}."
+    else:
+        text += " The file had another one in between, and has it again."
     return [Text(text=text), *from_docstring(earlier)]
 
 

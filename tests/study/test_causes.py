@@ -390,3 +390,54 @@ def test_noise_is_there_where_the_penalty_is_mostly_generalisation() -> None:
     # Where the deep network is better, half of the penalty is below 0, and nothing was fitted.
     better = cell(made_up(asked, {}, moved={}, penalty=-0.05))
     assert better.suspects["warm-up"]["noise"] == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("measure", "factor", "suspect"),
+    [
+        ("effective_rank", 0.5, "representation"),
+        ("centred_cosine", 2.0, "representation"),
+        ("window_share", 0.5, "representation"),
+        ("gradient_signal", 0.5, "gradient"),
+        ("output_change", 2.0, "amplification"),
+        ("step_output_change", 2.0, "amplification"),
+    ],
+)
+def test_a_suspect_is_there_if_any_of_its_mediators_is_ill_and_the_ill_way(
+    measure: str, factor: float, suspect: str
+) -> None:
+    asked = study()
+    fits = made_up(asked, {}, moved={})
+    found = cell(ill(fits, asked, measure, factor)).suspects["warm-up"]
+    assert {name for name, state in found.items() if state == "present"} == {suspect}
+    assert cell(ill(fits, asked, measure, 1 / factor)).suspects["warm-up"][suspect] == "absent"
+
+
+def test_what_is_ill_after_the_penalty_shows_is_no_suspect_and_no_aim() -> None:
+    asked = replace(study(), base=override(study().base, {"training.warmup_steps": 1}))
+    late = pl.col("step") == MOMENTS[1]
+    healthy = made_up(asked, {"gradient_equaliser": 0.9}, moved=WORKS)
+    sick = ill(healthy, asked, "effective_rank", 0.1)
+    only_late = pl.concat([healthy.rows.filter(~late), sick.rows.filter(late)])
+    shown = with_distances(replace(healthy, rows=only_late), asked, {0: 0.0, 5: 0.0, 10: 0.1})
+    found = cell(shown, asked)
+    assert found.before == MOMENTS[0]
+    assert found.suspects["before the penalty"]["representation"] == "absent"
+    assert found.worse_from["effective_rank"] == MOMENTS[1]
+    # The relief moves its mediator from the first moment on; where it does so late alone, it misses its aim.
+    assert found.checks["gradient"].passed
+    relieved = pl.col("key").str.contains("depth_2-gradient_equaliser-") & (
+        pl.col("measure") == "gradient_norm"
+    )
+    undone = pl.when(relieved & ~late).then(pl.col("value") / 2).otherwise(pl.col("value"))
+    missed = cell(replace(shown, rows=shown.rows.with_columns(undone)), asked)
+    assert not missed.checks["gradient"].passed
+
+
+def test_a_suspect_that_was_not_measured_on_every_panel_is_unclear() -> None:
+    asked = study()
+    fits = made_up(asked, {}, moved={})
+    lost = (pl.col("measure") == "effective_rank") & pl.col("key").str.contains("depth_2-none-10[0-3]")
+    found = cell(replace(fits, rows=fits.rows.filter(~lost)))
+    assert found.suspects["warm-up"]["representation"] == "unclear"
+    assert found.suspects["warm-up"]["amplification"] == "absent"

@@ -205,7 +205,6 @@ def test_the_best_weights_are_chosen_by_validation_on_a_training_that_stays_the_
 
 @pytest.mark.parametrize("named", [{"few_windows": {"dose": 0.75}}, {"noisy_targets": {"dose": 2.0}}])
 def test_the_training_loss_is_that_of_the_windows_and_outcomes_that_were_trained_on(named: Any) -> None:
-    """With a network that says nothing the excess is the noise's product with the signal, known by hand."""
     from fints.study.panel_fits import _begun, _trained_on
 
     plain, changed = _begun(cell()), _begun(cell(training__interventions=named))
@@ -224,3 +223,24 @@ def test_the_training_loss_is_that_of_the_windows_and_outcomes_that_were_trained
     else:
         assert torch.equal(own.said(changed.clean), whole.said(plain.clean))
         assert (given - own.outcomes()).std() == pytest.approx(2.0, rel=0.2)
+    # A diverged fit is the zero forecast, whose excess on them is known.
+    told, _ = train_on_panel(cell(training__interventions=named, training__learning_rate=1e30))
+    assert told["outcome"] == "diverged"
+    said = own.said(changed.clean)
+    expected = float(given.square().mean() - (said - given).square().mean())
+    assert told["train_excess"] == pytest.approx(expected)
+
+
+def test_windows_of_a_training_loss_are_spread_over_those_that_were_trained_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from fints.study import panel_fits
+
+    whole, _ = panel_fits._trained_on(panel_fits._begun(cell()))
+    monkeypatch.setattr(panel_fits, "TRAIN_WINDOWS", 50)
+    named = {"few_windows": {"dose": 0.5}}
+    some, given = panel_fits._trained_on(panel_fits._begun(cell(training__interventions=named)))
+    half = len(whole) // 2
+    places = torch.arange(50) * half // 50 + half
+    assert torch.equal(given, whole.outcomes()[places])
+    assert len(some) == 50

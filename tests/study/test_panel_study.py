@@ -325,7 +325,14 @@ def test_a_report_shows_the_question_that_its_fits_were_made_under(first: str) -
         assert "Ask A." in told
         assert "Ask B." not in told
         assert "commit `aaa`" in told
-        assert "another text since commit `bbb`" in told
+        assert "The file now has another text, since commit `bbb`" in told
+        edited = to_markdown(panel_report._declared(made, fits, None, before))
+        assert "Ask A." in edited
+        assert "another text, which no commit holds" in edited
+        again = to_markdown(
+            panel_report._declared(replace(made, docstring=before[2]), fits, declared, before)
+        )
+        assert "had another one in between" in again
         bare = to_markdown(panel_report._declared(made, fits, declared, None))
         assert "the text was changed after it" in bare
     else:
