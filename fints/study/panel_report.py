@@ -196,12 +196,26 @@ def _design(plan: PanelPlan) -> list[Block]:
         f"{counted(fits['final'], 'final fit')}. On one panel all arms have the same branch weights, batch "
         "order and dropout stream.",
         f"Each fit: width {model.width}, context {study.base.data.context}, {training.steps} steps of "
-        f"{training.batch_size} windows, {training.warmup_steps} of them warm-up, the last weights kept.",
+        f"{training.batch_size} windows, {training.warmup_steps} of them warm-up, {_kept(plan)}.",
         "Unit: the mean square of the training targets, so 0.01 is one percentage point of R2. Losses are "
         "those above the oracle's on the same windows.",
         f"Code of this plan: sources `{plan.sources}`, torch {torch_version()}.",
     ]
     return [Items(items=tuple(items))]
+
+
+def _kept(plan: PanelPlan) -> str:
+    """Say which weights of a fit are judged."""
+    best = [arm for arm in plan.arms if arm.experiment.training.keep == "best"]
+    last = [arm for arm in plan.arms if arm not in best]
+    if not best:
+        return "the last weights kept"
+    if not last:
+        return "the weights of the best validation loss kept"
+    elsewhere = {level for arm in last for level in arm.levels.values()}
+    shared = set.intersection(*(set(arm.levels.values()) for arm in best)) - elsewhere
+    where = f"under {', '.join(sorted(shared))}" if shared else f"in {counted(len(best), 'arm')}"
+    return f"the last weights kept, and {where} those of the best validation loss"
 
 
 def _tried(plan: PanelPlan, found: Fits) -> list[Block]:

@@ -351,3 +351,13 @@ def test_a_plan_knows_what_looking_for_the_best_weights_costs() -> None:
     twice, once = (seconds(keep="best", evaluate_every=every) - last for every in (2, 4))
     assert twice == pytest.approx(2 * once)
     assert once > 0
+
+
+def test_a_report_says_under_which_levels_the_best_weights_are_judged() -> None:
+    kept = {"none": {}, "best_weights": {"training.keep": "best"}}
+    settings = study().settings | {"causes": {"noise": "best_weights"}}
+    told = to_markdown(panel_report._design(plan(factors={**FACTORS, "relief": kept}, settings=settings)))
+    assert "the last weights kept, and under best_weights those of the best validation loss." in told
+    everywhere = plan(base=override(study().base, {"training.keep": "best"}))
+    assert "the weights of the best validation loss kept." in to_markdown(panel_report._design(everywhere))
+    assert "the last weights kept." in to_markdown(panel_report._design(plan()))
