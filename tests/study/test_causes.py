@@ -238,7 +238,7 @@ def test_the_start_of_training_is_no_part_of_a_check() -> None:
     assert moves == cell(fits).checks["gradient"].deep
 
 
-def test_the_deep_network_is_asked_in_its_warm_up_and_the_reference_all_through() -> None:
+def test_without_a_penalty_watched_the_deep_network_is_asked_in_its_warm_up_the_reference_always() -> None:
     fits = made_up(study(), {}, moved=WORKS)
     late = fits.rows.filter(pl.col("step") == 10).with_columns(step=pl.lit(600, dtype=pl.Int64))
     relieved = pl.col("key").str.contains("-gradient_equaliser-") & (pl.col("measure") == "gradient_norm")
@@ -274,7 +274,7 @@ def test_the_figures_of_an_answer_are_there_and_the_same_twice(tmp_path: Path) -
     assert answer.sentence.startswith("post_norm, r2_20: The depth penalty")
 
 
-def test_what_depth_recovers_is_told_against_the_shallowest_where_there_are_three(tmp_path: Path) -> None:
+def test_what_depth_recovers_is_told_against_the_shallowest_where_there_are_three() -> None:
     asked = study()
     found = cell(made_up(asked, {}, moved={}))
     assert found.gained["2"] == pytest.approx([-lost / 0.2 for lost in found.penalty])
@@ -320,7 +320,9 @@ def with_distances(fits: Fits, asked: PanelStudy, farther: dict[int, float]) -> 
         ({0: 0.0, 5: 0.06, 10: 0.01, 20: -0.01}, None),
     ],
 )
-def test_a_penalty_shows_once_half_of_it_is_there_to_stay(farther: dict[int, float], before: int) -> None:
+def test_a_penalty_shows_once_half_of_it_is_there_to_stay(
+    farther: dict[int, float], before: int | None
+) -> None:
     fits = with_distances(made_up(study(), {}, moved=WORKS), study(), farther)
     assert cell(fits).before == before
 
