@@ -27,6 +27,15 @@ are of the last weights in evaluation mode; a diverged fit is the zero forecast.
 combination of scheme, depth, tier and relief is chosen from the same grid by its mean validation loss on
 panels that are not judged, two where a verdict is at stake; warm-up is fixed.
 
+Reliefs
+-------
+Each acts on one suspect, at one dose for both depths. Representations: a penalty on tokens and increments
+that point the same way; its placebo is as strong, with coordinates permuted. Gradients: what reaches each
+sublayer gets a common norm; its placebo has the factors of other sublayers. Noise: the weights of the best
+validation loss. Amplification: every branch's update is shrunk by 4 blocks over its network's, so 16 blocks
+take a quarter of the step in each, and the reference is untouched to the last bit. That is more than a
+smaller rate only where the plain network has one of its own, as here.
+
 Smallest effect of interest
 ---------------------------
 0.01 at R2 20 % and 0.001 at R2 0.5 %: a twentieth and a fifth of what an oracle could earn.
@@ -46,7 +55,8 @@ chosen on validation days: a relief that merely shrinks gains nothing. A penalty
 from the better of the two references, the plain and the relieved one, so that spoiling the reference cures
 nothing.
 
-A relief carries a verdict only if its manipulation check passes. In the deep network, before the penalty
+A relief carries a verdict only if its manipulation check passes, against the plain network at the relief's
+own learning rate, which is fitted on the judged panels for that. In the deep network, before the penalty
 shows, one of the mediators it aims at moved by at least 50 %, the way that relieves (the gap of noise
 fitting is of the end): once a network has fallen ill it differs from a cured one in every mediator,
 whatever the cause. And in the reference, where there is little to cure, every other cause's moved by less
@@ -80,17 +90,21 @@ and budget were designed; none of them is judged.
 
 Further sizes are secondary and exploratory, on panels of their own: `shared_rate` (every network at one rate,
 at which 16 blocks of Post-Norm were seen to die on design panels: what kills them is then a question of its
-own, also where tuning finds a way around it), `two_by_two` (both reliefs of gradients and representations at
-once), `controls` (the simple signal, which both schemes should find to 90 % at 4 blocks, and no signal at
-all), `sgd` (the gradient relief where the size of a gradient sets the step) and `depths` (2 to 32 blocks,
-with a tier of R2 2 %).
+own, also where tuning finds a way around it), `doses` (weaker reliefs at that rate), `few_days` (150 days to
+learn from, so that every window comes three times: elsewhere none comes twice, and little can be learnt by
+heart), `two_by_two` (both reliefs of gradients and representations at once), `controls` (the simple signal,
+which both schemes should find to 90 % at 4 blocks, and no signal at all), `sgd` (the gradient relief where
+the size of a gradient sets the step) and `depths` (2 to 32 blocks, with a tier of R2 2 %). Of these
+`controls`, `depths` and most of `shared_rate` had been seen before the first fit of `standard`; in the last
+a relief of amplification by a budget for each step (`output_change_step`) hardly ever shortened one, which is
+why updates are shrunk by depth.
 """
 
 from __future__ import annotations
 
 from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig
 from fints.interventions import DOSES, changes
-from fints.study import Days, PanelPreset, PanelStudy, PanelTuning, panel_main
+from fints.study import Days, PanelPreset, PanelStudy, PanelTuning, Yoked, panel_main
 
 RATES = (7e-4, 2e-3, 5.6e-3)
 # Where a verdict is at stake no arm's best rate may lie at an edge, nor hang on one panel: with those three
@@ -104,7 +118,28 @@ CLOSER = {
 SGD_RATES = (3e-3, 1e-2, 3e-2)
 CHAIN = "memory_chain"
 DEPTHS = ("4", "16")
-PRIMARY = {"tier": ("r2_20", "r2_0.5"), "depth": DEPTHS, "relief": ("none", *DOSES)}
+CAUSES = {
+    "representation": "decorrelation",
+    "gradient": "gradient_equaliser",
+    "noise": "best_weights",
+    "amplification": "depth_scaled_updates",
+}
+PLACEBOS = {"representation": "decorrelation_placebo", "gradient": "gradient_equaliser_placebo"}
+# At other doses, and what acts on the same cause in another way: checked and shown, without a verdict.
+WEAKER = {
+    "decorrelation_0.03": ("representation", changes("decorrelation", 0.03)),
+    "decorrelation_0.01": ("representation", changes("decorrelation", 0.01)),
+    "gradient_equaliser_0.5": ("gradient", changes("gradient_equaliser", 0.5)),
+    "depth_scaled_updates_0.5": ("amplification", changes("depth_scaled_updates", 0.5)),
+}
+PRIMARY = {
+    "tier": ("r2_20", "r2_0.5"),
+    "depth": DEPTHS,
+    "relief": ("none", *CAUSES.values(), *PLACEBOS.values()),
+}
+# A rate at which 16 blocks of Post-Norm die.
+SHARED = {**CLOSER, "training.learning_rate": 2e-3}
+UNTUNED = PanelTuning(space={}, panels=())
 GRADIENTS = ("none", "gradient_equaliser", "gradient_equaliser_placebo")
 
 STUDY = PanelStudy(
@@ -147,6 +182,7 @@ STUDY = PanelStudy(
             **{name: changes(name, dose) for name, dose in DOSES.items() if name != "best_weights"},
             # How often they are looked for is the preset's.
             "best_weights": {"training.keep": "best"},
+            **{name: changed for name, (_, changed) in WEAKER.items()},
             "both": {
                 **changes("gradient_equaliser", DOSES["gradient_equaliser"]),
                 **changes("decorrelation", DOSES["decorrelation"]),
@@ -155,18 +191,15 @@ STUDY = PanelStudy(
     },
     tuning=PanelTuning(space={"training.learning_rate": RATES}, panels=(90,)),
     panels=tuple(range(100, 108)),
+    yoked=Yoked(factor="relief", plain="none", levels=tuple(CAUSES.values())),
     settings={
         "reference": "4",
         "deep": "16",
-        "causes": {
-            "representation": "decorrelation",
-            "gradient": "gradient_equaliser",
-            "noise": "best_weights",
-            "amplification": "output_change_step",
-        },
-        "placebos": {
-            "representation": "decorrelation_placebo",
-            "gradient": "gradient_equaliser_placebo",
+        "causes": CAUSES,
+        "placebos": PLACEBOS,
+        "further": {
+            "output_change_step": "amplification",
+            **{name: cause for name, (cause, _) in WEAKER.items()},
         },
         "both": "both",
         "smallest": {"r2_20": 0.01, "r2_2": 0.002, "r2_0.5": 0.001, "simple_20": 0.01, "r2_0": 0.001},
@@ -207,13 +240,36 @@ STUDY = PanelStudy(
             tuning=PanelTuning(space={"training.learning_rate": (7e-4,)}, panels=(91,)),
         ),
         "standard": PanelPreset(changes=CLOSER, levels=PRIMARY, tuning=WIDER, claim="answer"),
-        # Secondary, each on panels of its own: all at one rate; two reliefs at once; what any network should
-        # find, and what none can; gradients where their size sets the step; other depths.
+        # Secondary, each on panels of its own: all at one rate; the same at weaker doses; windows that come
+        # again; two reliefs at once; what any network should find, and what none can; gradients where their
+        # size sets the step; other depths.
         "shared_rate": PanelPreset(
-            changes={**CLOSER, "training.learning_rate": 2e-3},
-            levels={**PRIMARY, "tier": ("r2_20",)},
+            changes=SHARED,
+            levels={"tier": ("r2_20",), "depth": DEPTHS, "relief": ("none", *DOSES)},
             panels=tuple(range(190, 198)),
-            tuning=PanelTuning(space={}, panels=()),
+            tuning=UNTUNED,
+        ),
+        "doses": PanelPreset(
+            changes=SHARED,
+            levels={
+                "residual": ("post_norm",),
+                "tier": ("r2_20",),
+                "depth": DEPTHS,
+                "relief": ("none", "decorrelation", *WEAKER),
+            },
+            panels=tuple(range(210, 218)),
+            tuning=UNTUNED,
+        ),
+        "few_days": PanelPreset(
+            changes={**CLOSER, "training.learning_rate": 7e-4},
+            levels={
+                "tier": ("r2_20", "r2_0.5"),
+                "depth": DEPTHS,
+                "relief": ("none", "best_weights"),
+            },
+            panels=tuple(range(220, 228)),
+            tuning=UNTUNED,
+            days=Days(train=150, validation=100, test=100),
         ),
         "two_by_two": PanelPreset(
             levels={

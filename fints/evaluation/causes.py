@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["CausesVerdict", "Share", "clusters_needed", "judge_causes"]
+__all__ = ["CausesVerdict", "Share", "clusters_needed", "judge_causes", "share_removed"]
 
 Decision = Literal[
     "no_penalty",
@@ -226,6 +226,33 @@ def judge_causes(
         f"A depth penalty ({said}) of undecided cause: {listed or 'no relief was tested'}{_needs(more)}."
     )
     return replace(found, decision="undecided_cause", sentence=sentence + note, more_clusters=more)
+
+
+def share_removed(penalty: Sequence[float], relieved: Sequence[float], *, seed: int = 0) -> Share:
+    r"""Return the share of a penalty that a relief removes, :math:`1 - \sum_k P_{ck} / \sum_k P_k`.
+
+    With the interval of `judge_causes`, on the same draws; whether the relief did what it is to do is not
+    asked.
+
+    Parameters
+    ----------
+    penalty, relieved
+        (K,) without and with the relief, as there; their sum without it above 0.
+    seed
+        Of the bootstrap.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two clusters, lengths differ, a number is not finite, or there is no penalty.
+    """
+    base = _array(penalty, "penalty")
+    if len(base) < 2 or not base.sum() > 0:
+        raise ValueError(
+            f"a share needs two clusters at least and a penalty above 0 to remove; got {base.tolist()}."
+        )
+    shares, _ = _shares(base, {"": _array(relieved, "penalty under the relief", len(base))}, {}, seed=seed)
+    return shares[""]
 
 
 def clusters_needed(

@@ -47,6 +47,7 @@ DOSES: dict[str, float] = {
     "gradient_equaliser_placebo": 1.0,
     "decorrelation": 0.1,
     "decorrelation_placebo": 0.1,
+    "depth_scaled_updates": 1.0,
     "output_change_step": 1.0,
     "best_weights": 100,
 }

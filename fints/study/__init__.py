@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fints.study.matching import Matching
     from fints.study.panel_cells import Days
     from fints.study.panel_cli import main as panel_main
-    from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
+    from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning, Yoked
 
 __all__ = [
     "Contrast",
@@ -30,6 +30,7 @@ __all__ = [
     "Preset",
     "Study",
     "Tuning",
+    "Yoked",
     "main",
     "panel_main",
 ]
@@ -44,6 +45,7 @@ _HOME = {
     "Preset": "fints.study.design",
     "Study": "fints.study.design",
     "Tuning": "fints.study.design",
+    "Yoked": "fints.study.panel_design",
     "main": "fints.study.cli",
     "panel_main": "fints.study.panel_cli",
 }

@@ -87,6 +87,7 @@ def panel_plan_told(
             for arm in plan.arms
         ],
         "fits": {**fits, "total": sum(fits.values()), "kept": kept},
+        "yoked_at_most": len(plan.most_yoked()),
         "workers": workers,
         "seconds": seconds / workers,
         "power": plan.study.power(),

@@ -129,7 +129,7 @@ def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> Made:
     canvas, panels = new_canvas(len(cells), height=0.5 + (0.35 + 0.14 * len(levels)) * len(cells))
     placebos = set(study.settings["placebos"].values())
     for axes, cell in zip(panels, cells, strict=True):
-        failed = {study.settings["causes"][cause] for cause, check in cell.checks.items() if not check.passed}
+        failed = {level for level, check in cell.checks.items() if not check.passed}
         for place, level in enumerate(levels):
             style = 0 if level == "none" else 1 if level in placebos else 2
             _point(axes, cell.relieved[level], place, style, None, hollow=level in failed)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fints.diagnostics import MEDIATORS, Move
-from fints.evaluation.causes import CausesVerdict
+from fints.evaluation.causes import CausesVerdict, Share
 from fints.evaluation.power import contrast_power
 from fints.study.cause_figures import draw_causes
 from fints.study.causes import LEAST_CLUSTERS, CauseCell, cause_cells, plain_rows
@@ -181,19 +181,18 @@ def _gained(cells: Sequence[CauseCell]) -> list[Block]:
 def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
     rows = []
     for cell in cells:
-        for cause, level in study.settings["causes"].items():
-            if level not in cell.relieved or cause not in cell.checks:
-                continue
-            verdict, other = cell.verdict, cell.verdict_calibrated
+        for level, check in cell.checks.items():
+            share = cell.removed.get(level)
+            own = level in study.settings["causes"].values()
             rows.append(
                 (
                     cell.name,
-                    cause,
+                    check.cause,
                     level.replace("_", " "),
                     _interval(cell.relieved[level]),
-                    _of(verdict, cause),
-                    _of(other, cause),
-                    "passed" if cell.checks[cause].passed else "failed",
+                    _percent(share) if check.passed or share is None else f"({_percent(share)})",
+                    _of(cell.verdict_calibrated, check.cause) if own else "–",
+                    "passed" if check.passed else "failed",
                 )
             )
     return [
@@ -209,8 +208,9 @@ def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             ),
             rows=tuple(rows),
             left=("cell", "cause", "relief", "check"),
-            note="Shares with 95 % bootstrap intervals over panels, where there is a penalty and the check "
-            "passed. Calibrated: every forecast times its best scalar, chosen on validation dates.",
+            note="Shares with 95 % bootstrap intervals over panels, where there is a penalty; in brackets "
+            "where the check failed: it went, but what took it is not known. Calibrated: every forecast "
+            "times its best scalar, chosen on validation dates.",
         )
     ]
 
@@ -221,20 +221,22 @@ def _checks(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
     for cell in cells:
         if cell.direct is not None:
             at_once = [_move(cell.direct if name == "gradient_norm" else None) for name in names]
-            rows.append((cell.name, "gradient", f"{study.settings['deep']}, same weights", *at_once, ""))
-        for cause, check in cell.checks.items():
-            own = MEDIATORS[cause]
+            equaliser = study.settings["causes"]["gradient"].replace("_", " ")
+            rows.append((cell.name, equaliser, f"{study.settings['deep']}, same weights", *at_once, ""))
+        for level, check in cell.checks.items():
+            own = MEDIATORS[check.cause]
             told = "passed" if check.passed else "failed"
             for depth, moves in (("deep", check.deep), ("reference", check.reference)):
                 judged = [(name in own) == (depth == "deep") for name in names]
                 shown = [_move(moves.get(name), bold=bold) for name, bold in zip(names, judged, strict=True)]
-                rows.append((cell.name, cause, study.settings[depth], *shown, told))
+                rows.append((cell.name, level.replace("_", " "), study.settings[depth], *shown, told))
     return [
         Table(
-            columns=("cell", "relief of", "depth", *(name.replace("_", " ") for name in names), "check"),
+            columns=("cell", "relief", "depth", *(name.replace("_", " ") for name in names), "check"),
             rows=tuple(rows),
-            left=("cell", "relief of", "depth", "check"),
-            note="How far the relief moved each mediator, relative to what it is without: typical size "
+            left=("cell", "relief", "depth", "check"),
+            note="How far the relief moved each mediator, relative to what it is without"
+            f"{_where_compared(study)}: typical size "
             "over moments and sublayers, without what chance moves; in brackets the signed mean. "
             "Moments of the deep network are those before the penalty shows (of the warm-up where it "
             "never does), since one that has fallen ill differs in every mediator whatever the cause;"
@@ -317,8 +319,20 @@ def _words(verdict: CausesVerdict) -> str:
 
 
 def _of(verdict: CausesVerdict | None, cause: str) -> str:
-    share = None if verdict is None else verdict.shares.get(cause)
+    return _percent(None if verdict is None else verdict.shares.get(cause))
+
+
+def _percent(share: Share | None) -> str:
     return "–" if share is None else f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}]"
+
+
+def _where_compared(study: PanelStudy) -> str:
+    """Say at which design points networks with and without a relief are compared."""
+    if not study.tuning.panels:
+        return ""
+    if study.yoked is None:
+        return ", each at a rate of its own, so rates move mediators too"
+    return ", at the relief's own rate (the plain network was fitted at that too)"
 
 
 def _interval(values: Sequence[float]) -> str:

@@ -14,13 +14,14 @@ from typing import Any
 import polars as pl
 
 from fints.diagnostics import MEDIATORS, ManipulationCheck, Move, manipulation_check, move
-from fints.evaluation.causes import CausesVerdict, judge_causes
+from fints.evaluation.causes import CausesVerdict, Share, judge_causes, share_removed
 from fints.study.cells import plain_mean
+from fints.study.intervals import interval
 from fints.study.panel_design import PanelArm, PanelStudy
 from fints.study.panel_store import Fits
 from fints.study.presence import Presence, before_the_penalty, presence, suspects, worse_from
 
-__all__ = ["CauseCell", "cause_cells", "mediator_moves", "plain_rows"]
+__all__ = ["CauseCell", "aims", "cause_cells", "mediator_moves", "plain_rows"]
 
 # The factors of such a study; every other one is averaged over by none: there is no other.
 CELL, DEPTH, RELIEF = ("residual", "tier"), "depth", "relief"
@@ -50,7 +51,11 @@ class CauseCell:
         By further depth level, the share of the oracle by panel less that at the first; empty where nothing
         was planted.
     checks
-        By cause.
+        By relief level, those at further doses too: its moves are those between it and the plain networks at
+        its own design points, where the study has these fitted (`fints.study.panel_design.Yoked`).
+    removed
+        By relief level, whether its check passed or not, the share of the penalty that it removes; empty
+        where there surely is no penalty to remove.
     before
         The last moment before the penalty shows; None where it never does or was not watched.
     watched
@@ -85,6 +90,7 @@ class CauseCell:
     share: dict[str, float | None]
     gained: dict[str, list[float]]
     checks: dict[str, ManipulationCheck]
+    removed: dict[str, Share]
     before: int | None
     watched: bool
     present: dict[str, dict[str, list[float]]]
@@ -112,6 +118,8 @@ def cause_cells(study: PanelStudy, fits: Fits) -> list[CauseCell]:
     deep
     causes          cause -> the level of ``relief`` that is its relief
     placebos        cause -> the level that is its placebo
+    further         level that is a relief at another dose -> its cause: checked and shown, without a
+                    verdict; may be left out
     smallest        tier -> the smallest penalty of interest, in the unit of the excess
     ==============  ==========================================================================
     """
@@ -130,6 +138,13 @@ def cause_cells(study: PanelStudy, fits: Fits) -> list[CauseCell]:
     return found
 
 
+def aims(study: PanelStudy) -> dict[str, str]:
+    """Return the cause that each relief level of a study aims at, those with a verdict first."""
+    settings = study.settings
+    found = {level: cause for cause, level in settings["causes"].items()} | settings.get("further", {})
+    return {level: cause for level, cause in found.items() if level in study.factors[RELIEF]}
+
+
 def _cell(
     study: PanelStudy, fits: Fits, scheme: str, tier: str, arms: Mapping[tuple[str, str], PanelArm]
 ) -> CauseCell | None:
@@ -138,7 +153,8 @@ def _cell(
     levels = list(study.factors[RELIEF])
     tables = {key: fits.of(arm.name) for key, arm in arms.items()}
     depths = list(study.factors[DEPTH])
-    wanted = [tables[depth, level] for depth in depths for level in levels]
+    plain_at = {(depth, level): _at_its_point(study, fits, arms, depth, level) for depth, level in tables}
+    wanted = [*tables.values(), *plain_at.values()]
     panels = sorted(set.intersection(*(set(table["panel"]) if table.height else set() for table in wanted)))
     if not panels:
         return None
@@ -154,25 +170,28 @@ def _cell(
     relieved = {level: penalties(level, "test_excess") for level in levels}
     calibrated = {level: penalties(level, "calibrated_excess") for level in levels}
     optimisation = penalties("none", "train_excess")
+    reliefs = aims(study)
     causes = {cause: level for cause, level in settings["causes"].items() if level in levels}
     placebos = {cause: level for cause, level in settings["placebos"].items() if level in levels}
     least = settings["smallest"][tier]
     plain_fits = (tables[deep, "none"], tables[reference, "none"])
     before = before_the_penalty(fits, *plain_fits, panels)
     # Where no penalty shows, nothing is before it: the warm-up, in which networks are apt to fall ill.
-    early = before or study.base.training.warmup_steps
+    warm_up = study.base.training.warmup_steps
+    early = before or warm_up
     checks = {}
-    for cause, level in causes.items():
+    for level, cause in reliefs.items():
+        # A plain network at the relief's rate falls ill in its own time.
+        shown = before_the_penalty(fits, plain_at[deep, level], tables[reference, "none"], panels)
         moves = {
             depth: mediator_moves(
-                fits, tables[depth, "none"], tables[depth, level], panels, least=least, until=until
+                fits, plain_at[depth, level], tables[depth, level], panels, least=least, until=until
             )
-            for depth, until in ((deep, early), (reference, None))
+            for depth, until in ((deep, shown or warm_up), (reference, None))
         }
-        checks[cause] = manipulation_check(moves[deep], moves[reference], cause=cause)
-    passed = {cause: check.passed for cause, check in checks.items()}
+        checks[level] = manipulation_check(moves[deep], moves[reference], cause=cause)
+    passed = {cause: checks[level].passed for cause, level in causes.items()}
 
-    warm_up = study.base.training.warmup_steps
     spans = {f"to step {until}": until for until in sorted({warm_up, early})} | {"all of training": None}
     present = {span: presence(fits, *plain_fits, panels, until=until) for span, until in spans.items()}
 
@@ -218,6 +237,7 @@ def _cell(
         share=shares,
         gained=gained,
         checks=checks,
+        removed=_removed(relieved, reliefs, least),
         before=before,
         watched=all(_was_watched(fits, table) for table in plain_fits),
         present=present,
@@ -229,6 +249,32 @@ def _cell(
         panels=panels,
         diverged=sum(outcome == "diverged" for outcome in outcomes),
     )
+
+
+def _at_its_point(
+    study: PanelStudy, fits: Fits, arms: Mapping[tuple[str, str], PanelArm], depth: str, level: str
+) -> pl.DataFrame:
+    """Return the plain fits of a depth at the design point of a relieved arm.
+
+    That is one for all, or nothing is fitted beside it, unless the study has them yoked.
+    """
+    plain, relieved = fits.of(arms[depth, "none"].name), fits.of(arms[depth, level].name)
+    yoked = study.yoked
+    if yoked is None or yoked.factor != RELIEF or level not in yoked.levels or not relieved.height:
+        return plain
+    point = relieved["point"][0]
+    if plain.height and plain["point"][0] == point:
+        return plain
+    return fits.of(arms[depth, "none"].name, role="yoked").filter(pl.col("point") == point)
+
+
+def _removed(
+    relieved: Mapping[str, Sequence[float]], reliefs: Mapping[str, str], least: float
+) -> dict[str, Share]:
+    plain = relieved["none"]
+    if len(plain) < 2 or interval(plain)[1] <= least:
+        return {}
+    return {level: share_removed(plain, relieved[level]) for level in reliefs}
 
 
 def _was_watched(fits: Fits, table: pl.DataFrame) -> bool:

@@ -50,8 +50,9 @@ class PanelFit:
 
     `design` names what is fitted, `key` that with the code (`sources`) and the release of torch.
     `simulation` is what `fints.data.simulate` is called with. A fit of role "tuning" is told its validation
-    loss alone; `watched` says whether a final one stores mediators, profiles and probes, `asked` what else it
-    is asked (`fints.study.panel_measures`).
+    loss alone; others are "final", or "yoked" with an arm that chose another design point
+    (`fints.study.panel_design.Yoked`). `watched` says whether such a one stores mediators, profiles and
+    probes, `asked` what else it is asked (`fints.study.panel_measures`).
 
     `members` holds several fits as `to_dict` gives them: this one then stands for all of them, which are made
     at once (`fints.study.grouping`), and is no fit itself.

@@ -294,6 +294,7 @@ def _plan_lines(
         "",
         f"tuning   {tuned if panels else 'none'}",
         f"final    {arms} x {counted(len(study.panels), 'panel')}{seeds} = {counted(fits['final'], 'fit')}",
+        *_yoked_lines(plan, workers),
         f"in all   {counted(sum(fits.values()), 'fit')}; there already: {kept}",
         *grouping_lines({arm.name: arm.experiment for arm in plan.arms}),
         f"time     about {duration(left / workers)} with {counted(workers, 'worker')} (a rough estimate)",
@@ -301,6 +302,19 @@ def _plan_lines(
         "folder",
         f"  {folder.path}",
         *study.power(),
+    ]
+
+
+def _yoked_lines(plan: PanelPlan, workers: int) -> list[str]:
+    from fints.study.estimates import duration
+
+    most = plan.most_yoked()
+    if plan.study.yoked is None or not most:
+        return []
+    time = duration(sum(cell.seconds for cell in most) / workers)
+    return [
+        f"yoked    at most {counted(len(most), 'fit')} more ({time} more): {plan.study.yoked.factor} "
+        f"{plan.study.yoked.plain} at points that others chose",
     ]
 
 

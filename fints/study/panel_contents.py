@@ -83,7 +83,8 @@ class PanelFits:
         """Return what a fit's run is called."""
         if cell.role == "tuning":
             return f"tuning {point_text(cell.point)} panel {cell.panel}"
-        return f"final panel {cell.panel}" + (f" seed {cell.seed}" if cell.seed != cell.panel else "")
+        role = "final" if cell.role == "final" else f"{cell.role} {point_text(cell.point)}"
+        return f"{role} panel {cell.panel}" + (f" seed {cell.seed}" if cell.seed != cell.panel else "")
 
     def metrics(self, folder: Path, result: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
         """Yield (name, value, step) of one fit, finite values only."""

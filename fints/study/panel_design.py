@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from fints.study.document import Block
     from fints.study.panel_store import Fits
 
-__all__ = ["ANSWERS", "SIMULATION", "Answer", "PanelArm", "PanelPreset", "PanelStudy", "PanelTuning"]
+__all__ = [
+    "ANSWERS",
+    "SIMULATION",
+    "Answer",
+    "PanelArm",
+    "PanelPreset",
+    "PanelStudy",
+    "PanelTuning",
+    "Yoked",
+]
 
 # What a dotted field of a level begins with if it is of the panel and not of the experiment.
 SIMULATION = "simulation."
@@ -55,6 +64,22 @@ class PanelTuning:
     def points(self) -> list[dict[str, Any]]:
         """Return the design points in a fixed order."""
         return design_points(self.space)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yoked:
+    """What is compared at equal design points although every arm chose one of its own.
+
+    Each arm is tuned by itself. So two arms that differ in one level may differ in what was tuned as well,
+    and what is seen inside them may come of that. A yoked control gets what the other one got: where an arm
+    at one of `levels` of `factor` chose another point than the arm that has `plain` in its place, the latter
+    is fitted at that point too, on the judged panels (role "yoked"). Those fits tell what a level does at
+    equal points; an arm is judged by its final ones alone.
+    """
+
+    factor: str
+    plain: str
+    levels: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +159,8 @@ class PanelStudy:
         Whether final fits store mediators, profiles and probes.
     asked : mapping
         What else final fits are asked (`fints.study.panel_measures`); JSON-able.
+    yoked : Yoked, optional
+        Which levels of a factor are compared at equal design points.
     grids, seeds : set by `sized`
         As of the preset: which combinations of levels are arms, and fits of an arm on one panel.
 
@@ -155,6 +182,7 @@ class PanelStudy:
     settings: Mapping[str, Any] = field(default_factory=dict)
     watched: bool = True
     asked: Mapping[str, Any] = field(default_factory=dict)
+    yoked: Yoked | None = None
     grids: tuple[Mapping[str, tuple[str, ...]], ...] = ()
     seeds: int = 1
     # As `fints.study.design.Study` has them: what a run must find committed.
@@ -164,6 +192,7 @@ class PanelStudy:
         if self.answer not in ANSWERS:
             raise ValueError(f"answer = {self.answer!r} is unknown. {nearest(self.answer, ANSWERS)}")
         check_factors(self.factors)
+        self._check_yoked()
         for name in self.presets:
             try:
                 self.sized(name)._check()
@@ -234,6 +263,17 @@ class PanelStudy:
         home, _, power = ANSWERS[self.answer]
         lines: list[str] = getattr(import_module(home), power)(self)
         return lines
+
+    def _check_yoked(self) -> None:
+        if self.yoked is None:
+            return
+        own = self.factors.get(self.yoked.factor, {})
+        unknown = [level for level in (self.yoked.plain, *self.yoked.levels) if level not in own]
+        if unknown or self.yoked.plain in self.yoked.levels:
+            raise ValueError(
+                "yoked must name a factor, one of its levels, and others to compare with that; got "
+                f"{self.yoked.factor!r} with {', '.join((self.yoked.plain, *self.yoked.levels))}."
+            )
 
     def _check(self) -> None:
         shared = set(self.panels) & set(self.tuning.panels)

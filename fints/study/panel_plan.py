@@ -27,6 +27,7 @@ INTERVENTION_FACTORS = {
     "decorrelation": 2.0,
     "decorrelation_placebo": 2.8,
     "output_change_step": 1.6,
+    "depth_scaled_updates": 1.1,
 }
 # Watching a fit at one step, in training steps of the same network by itself: 16 blocks, D 32, batches of 32.
 WATCH_STEPS = 12
@@ -60,6 +61,36 @@ class PanelPlan:
         """Return one arm at its chosen design point on every judged panel, in order."""
         return self._fits(arm, "final", self.study.panels, point, seeds=self.study.seeds)
 
+    def yoked_cells(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[list[PanelFit]]:
+        """Return the fits of plain arms at points that arms compared with them chose.
+
+        Those of one arm at one point are a list.
+
+        Parameters
+        ----------
+        chosen
+            The design point by arm. Where one of a pair is not there yet, its fits are left out.
+        """
+        found = {
+            (plain.name, fingerprint(chosen[arm.name])): self.cells_at(plain, chosen[arm.name])
+            for arm in self.arms
+            if (plain := self.plain_of(arm)) is not None and {arm.name, plain.name} <= chosen.keys()
+            if chosen[arm.name] != chosen[plain.name]
+        }
+        return list(found.values())
+
+    def cells_at(self, plain: PanelArm, point: Mapping[str, Any]) -> list[PanelFit]:
+        """Return a plain arm at a design point that another arm chose, on every judged panel."""
+        return self._fits(plain, "yoked", self.study.panels, point, seeds=self.study.seeds)
+
+    def plain_of(self, arm: PanelArm) -> PanelArm | None:
+        """Return the arm that `arm` is compared with at equal design points; None where it is with none."""
+        yoked = self.study.yoked
+        if yoked is None or arm.levels[yoked.factor] not in yoked.levels:
+            return None
+        levels = {**arm.levels, yoked.factor: yoked.plain}
+        return next((one for one in self.arms if one.levels == levels), None)
+
     def choose(self, arm: PanelArm, losses: Mapping[str, float]) -> dict[str, Any]:
         """Return the design point with the lowest mean validation loss; of equals the first declared.
 
@@ -74,15 +105,23 @@ class PanelPlan:
         return min(totals.values(), key=lambda entry: entry[0])[1]
 
     def num_fits(self) -> dict[str, int]:
-        """Return the number of tuning and of final fits."""
+        """Return the number of tuning and of final fits; how many are yoked is known after tuning only."""
         tuning = self.study.tuning
         return {
             "tuning": len(self.arms) * len(tuning.points()) * len(tuning.panels),
             "final": len(self.arms) * len(self.study.panels) * self.study.seeds,
         }
 
+    def most_yoked(self) -> list[PanelFit]:
+        """Return the most fits that may be yoked: those of plain arms at every point but their own."""
+        compared = {plain.name: plain for arm in self.arms if (plain := self.plain_of(arm)) is not None}
+        further = self.study.tuning.points()[1:]
+        return [
+            cell for plain in compared.values() for point in further for cell in self.cells_at(plain, point)
+        ]
+
     def seconds(self) -> float:
-        """Return a rough time of all fits, one after another."""
+        """Return a rough time of all tuning and final fits, one after another."""
         point = self.study.tuning.points()[0]
         return sum(
             cell.seconds
@@ -110,6 +149,7 @@ class PanelPlan:
             "panels": list(study.panels),
             "seeds": study.seeds,
             "asked": dict(study.asked),
+            **({} if study.yoked is None else {"yoked": asdict(study.yoked)}),
             "tuning": {
                 "space": {name: list(values) for name, values in study.tuning.space.items()},
                 "panels": list(study.tuning.panels),
@@ -125,8 +165,8 @@ class PanelPlan:
     ) -> list[PanelFit]:
         experiment = override(arm.experiment, point)
         days = asdict(self.study.days)
-        watched = role == "final" and self.study.watched
-        asked = dict(self.study.asked) if role == "final" else {}
+        watched = role != "tuning" and self.study.watched
+        asked = dict(self.study.asked) if role != "tuning" else {}
         assets = arm.simulation.get("num_assets", signature(simulate).parameters["num_assets"].default)
         looked_at = self.study.days.validation * assets
         tree = experiment.to_dict()

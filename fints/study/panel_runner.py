@@ -115,13 +115,17 @@ def run_panels(
 
 
 def _close_arms(recorder: Recorder | NoRecord, found: Fits) -> None:
-    """Tell of each arm that has fits what they say together."""
+    """Tell of each arm that has fits what they say together; those at other arms' points are not its own."""
+    import polars as pl
+
+    if not found.table.height:
+        return
     rows: dict[str, list[dict[str, Any]]] = {}
-    for row in found.table.iter_rows(named=True):
+    for row in found.table.filter(pl.col("role") != "yoked").iter_rows(named=True):
         rows.setdefault(row["arm"], []).append({**row, "point": json.loads(row["point"])})
     arms = {row["key"]: arm for arm, own in rows.items() for row in own}
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
-    for one in last_by_sublayer(found.rows.iter_rows(named=True)):
+    for one in last_by_sublayer(found.rows.filter(pl.col("key").is_in(list(arms))).iter_rows(named=True)):
         by_layer = values.setdefault(arms[one["key"]], {}).setdefault(one["measure"], {})
         by_layer.setdefault(one["layer"], []).append(one["value"])
     for arm, own in rows.items():
@@ -181,6 +185,8 @@ class _Work:
         self._order = itertools.count()
         self._heap: list[tuple[bool, int, float, int, PanelFit]] = []
         self._untuned: dict[str, PanelArm] = {arm.name: arm for arm in plan.arms}
+        self._chosen: dict[str, dict[str, Any]] = {}
+        self._yoked: set[str] = set()
         self.losses: dict[str, float] = {}
         for arm in plan.arms:
             self._add_all(plan.tuning_cells(arm))
@@ -247,12 +253,24 @@ class _Work:
             tuning = self._plan.tuning_cells(arm)
             if all(cell.key in self.losses for cell in tuning):
                 del self._untuned[name]
-                self._add_all(self._plan.final_cells(arm, self._plan.choose(arm, self.losses)))
+                self._chosen[name] = self._plan.choose(arm, self.losses)
+                self._add_all(self._plan.final_cells(arm, self._chosen[name]))
+                self._add_yoked()
+
+    def _add_yoked(self) -> None:
+        """Let those fits wait that follow from two arms' choices: none of them was counted before."""
+        for cells in self._plan.yoked_cells(self._chosen):
+            if cells[0].key not in self._yoked:
+                self._yoked.add(cells[0].key)
+                self._report.further(cells)
+                # By themselves: what is made at once must not depend on which arm was tuned first.
+                self._add_all(cells)
 
 
 def collect(plan: PanelPlan, folder: StudyFolder, known: Mapping[str, Mapping[str, Any]]) -> Fits:
     """Return every finished fit of a plan, from its folder or from what was committed."""
     cells: list[PanelFit] = []
+    chosen: dict[str, dict[str, Any]] = {}
     unknown = 0
     for arm in plan.arms:
         tuning = plan.tuning_cells(arm)
@@ -264,8 +282,10 @@ def collect(plan: PanelPlan, folder: StudyFolder, known: Mapping[str, Mapping[st
             elif cell.design in known:
                 losses[cell.key] = loss_or_infinity(known[cell.design]["result"])
         if len(losses) == len(tuning):
-            cells += plan.final_cells(arm, plan.choose(arm, losses))
+            chosen[arm.name] = plan.choose(arm, losses)
+            cells += plan.final_cells(arm, chosen[arm.name])
         else:
             unknown += len(plan.study.panels)
-    found = gather(cells, folder.fits, known)
+    yoked = itertools.chain.from_iterable(plan.yoked_cells(chosen))
+    found = gather([*cells, *yoked], folder.fits, known)
     return Fits(table=found.table, rows=found.rows, missing=found.missing + unknown)

@@ -107,6 +107,12 @@ class Report:
         """Tell a fit that a worker here has begun."""
         self._mark(cell, Mark.RUNNING)
 
+    def further(self, cells: Sequence[Job]) -> None:
+        """Count fits that were not known of before."""
+        with self._lock:
+            self._total += len(cells)
+            self._work_left += sum(cell.seconds for cell in cells)
+
     def kept(self, cell: Job) -> None:
         """Count a fit that was finished before this run, or elsewhere."""
         with self._lock:

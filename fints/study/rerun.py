@@ -110,6 +110,8 @@ def _jobs(plan: Any) -> Iterator[Any]:
         yield from jobs_of(plan.tuning_cells(arm))
         for point in plan.study.tuning.points():
             yield from jobs_of(plan.final_cells(arm, point))
+            if not isinstance(plan, Plan):
+                yield from jobs_of(plan.cells_at(arm, point))
 
 
 def _pool(plan: Plan | PanelPlan, fresh: StudyFolder, *, weights: bool) -> Pool:

@@ -13,11 +13,11 @@ import pytest
 from fints.config import Experiment, override
 from fints.diagnostics import MEDIATORS
 from fints.interventions import DOSES, changes
-from fints.study.cause_report import _gained, _present, answer_causes, power_of_causes, said
+from fints.study.cause_report import _gained, _present, _shares, answer_causes, power_of_causes, said
 from fints.study.causes import cause_cells
 from fints.study.intervals import interval
 from fints.study.panel_cells import Days
-from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning
+from fints.study.panel_design import PanelPreset, PanelStudy, PanelTuning, Yoked
 from fints.study.panel_store import Fits
 
 CAUSES = {"gradient": "gradient_equaliser", "noise": "best_weights"}
@@ -118,9 +118,9 @@ def test_the_cause_whose_relief_removes_the_penalty_dominates() -> None:
     found = cell(made_up(study(), {"gradient_equaliser": 0.9}, moved=WORKS))
     assert found.verdict.cause == "gradient"
     assert found.verdict.shares["gradient"].value == pytest.approx(0.9, abs=0.1)
-    assert found.checks["gradient"].passed
-    assert found.checks["gradient"].deep["gradient_norm"].size == pytest.approx(1.0)
-    assert found.checks["noise"].deep["train_test_gap"].mean == pytest.approx(-0.8, abs=0.01)
+    assert found.checks["gradient_equaliser"].passed
+    assert found.checks["gradient_equaliser"].deep["gradient_norm"].size == pytest.approx(1.0)
+    assert found.checks["best_weights"].deep["train_test_gap"].mean == pytest.approx(-0.8, abs=0.01)
 
 
 def test_the_penalty_is_its_two_parts_and_paired_on_panels() -> None:
@@ -185,7 +185,68 @@ def test_a_relief_that_does_not_move_its_mediator_carries_no_verdict() -> None:
     astray = WORKS | {"gradient_equaliser": {"gradient_norm": 2.0, "effective_rank": 1.2}}
     found = cell(made_up(study(), {"gradient_equaliser": 0.9}, moved=astray))
     assert "gradient" in found.verdict.untested
-    assert "moved in the reference too: effective_rank 20%" in found.checks["gradient"].reason
+    assert "moved in the reference too: effective_rank 20%" in found.checks["gradient_equaliser"].reason
+
+
+def at_another_rate(fits: Fits, rate: str, *, yoked: bool) -> Fits:
+    """Fits whose relieved networks of one cause chose a rate that trebles every mediator by itself."""
+    level = "-gradient_equaliser"
+    moved = pl.col("arm").str.ends_with(level)
+    table = fits.table.with_columns(point=pl.when(moved).then(pl.lit(rate)).otherwise(pl.col("point")))
+    keys = table.filter(moved)["key"].to_list()
+    trebled = pl.when(pl.col("key").is_in(keys)).then(pl.col("value") * 3).otherwise(pl.col("value"))
+    rows = fits.rows.with_columns(trebled)
+    if yoked:
+        plain = fits.table.filter(pl.col("arm").str.ends_with("-none")).with_columns(
+            role=pl.lit("yoked"), point=pl.lit(rate), key=pl.col("key") + "-yoked"
+        )
+        own = fits.rows.with_columns(key=pl.col("key") + "-yoked", value=pl.col("value") * 3)
+        table = pl.concat([table, plain])
+        rows = pl.concat([rows, own.filter(pl.col("key").is_in(plain["key"].to_list()))])
+    return Fits(table=table, rows=rows, missing=0)
+
+
+def test_a_relief_with_a_rate_of_its_own_is_checked_against_the_plain_network_at_that_rate() -> None:
+    fits = made_up(study(), {"gradient_equaliser": 0.9}, moved=WORKS)
+    asked = replace(study(), yoked=Yoked(factor="relief", plain="none", levels=tuple(CAUSES.values())))
+    found = cell(at_another_rate(fits, "{}", yoked=False))
+    assert "moved in the reference too" in found.checks["gradient_equaliser"].reason
+    found = cell(at_another_rate(fits, '{"rate": 1}', yoked=True), asked)
+    assert found.checks["gradient_equaliser"].passed
+    assert found.checks["gradient_equaliser"].deep["gradient_norm"].size == pytest.approx(1.0)
+    # Judged is each at its best: the penalty is that of the final fits.
+    assert found.relieved == cell(fits).relieved
+    # A panel whose yoked fits are not there yet is left out.
+    lacking = at_another_rate(fits, '{"rate": 1}', yoked=True)
+    table = lacking.table.filter(~((pl.col("panel") == 103) & (pl.col("role") == "yoked")))
+    assert 103 not in cell(replace(lacking, table=table), asked).panels
+
+
+def test_a_relief_at_a_further_dose_is_checked_and_shown_and_carries_no_verdict() -> None:
+    asked = study()
+    settings = asked.settings | {
+        "causes": {"noise": "best_weights"},
+        "placebos": {},
+        "further": {"gradient_equaliser": "gradient"},
+    }
+    found = cell(made_up(asked, {"gradient_equaliser": 0.9}, moved=WORKS), replace(asked, settings=settings))
+    assert list(found.checks) == ["best_weights", "gradient_equaliser"]
+    assert found.checks["gradient_equaliser"].passed
+    assert found.removed["gradient_equaliser"].value == pytest.approx(0.9, abs=0.1)
+    assert found.verdict.cause is None
+    assert "gradient" not in found.verdict.sentence
+
+
+def test_what_a_relief_removed_whose_check_failed_is_told_in_brackets() -> None:
+    asked = study()
+    (table,) = _shares(asked, [cell(made_up(asked, {"gradient_equaliser": 0.9}, moved={}))])
+    assert table.rows[0][1:3] == ("gradient", "gradient equaliser")
+    assert table.rows[0][4].startswith("(9")
+    assert table.rows[0][-1] == "failed"
+    (table,) = _shares(asked, [cell(made_up(asked, {"gradient_equaliser": 0.9}, moved=WORKS))])
+    assert table.rows[0][4].startswith("9")
+    (table,) = _shares(asked, [cell(made_up(asked, {}, moved=WORKS, penalty=0.0))])
+    assert table.rows[0][4] == "–"
 
 
 def test_a_relief_that_spoils_the_reference_has_removed_no_penalty() -> None:
@@ -234,8 +295,8 @@ def test_the_start_of_training_is_no_part_of_a_check() -> None:
     start = fits.rows.with_columns(
         value=pl.when(pl.col("step") == 0).then(1e6).otherwise(pl.col("value")), step=pl.col("step")
     )
-    moves = cell(Fits(table=fits.table, rows=start, missing=0)).checks["gradient"].deep
-    assert moves == cell(fits).checks["gradient"].deep
+    moves = cell(Fits(table=fits.table, rows=start, missing=0)).checks["gradient_equaliser"].deep
+    assert moves == cell(fits).checks["gradient_equaliser"].deep
 
 
 def test_without_a_penalty_watched_the_deep_network_is_asked_in_its_warm_up_the_reference_always() -> None:
@@ -244,7 +305,7 @@ def test_without_a_penalty_watched_the_deep_network_is_asked_in_its_warm_up_the_
     relieved = pl.col("key").str.contains("-gradient_equaliser-") & (pl.col("measure") == "gradient_norm")
     late = late.with_columns(value=pl.when(relieved).then(pl.col("value") * 8).otherwise(pl.col("value")))
     rows = pl.concat([fits.rows, late.select(fits.rows.columns)])
-    check = cell(Fits(table=fits.table, rows=rows, missing=0)).checks["gradient"]
+    check = cell(Fits(table=fits.table, rows=rows, missing=0)).checks["gradient_equaliser"]
     assert check.deep["gradient_norm"].size == pytest.approx(1.0)
     assert check.reference["gradient_norm"].size > 2.0
 
@@ -253,8 +314,8 @@ def test_a_relief_under_which_every_deep_fit_diverged_carries_no_verdict() -> No
     fits = made_up(study(), {"gradient_equaliser": 0.9}, moved=WORKS)
     lost = fits.rows.filter(~pl.col("key").str.contains("depth_2-gradient_equaliser-"))
     found = cell(Fits(table=fits.table, rows=lost, missing=0))
-    assert not found.checks["gradient"].passed
-    assert found.checks["gradient"].reason == "not measured"
+    assert not found.checks["gradient_equaliser"].passed
+    assert found.checks["gradient_equaliser"].reason == "not measured"
     assert "gradient" in found.verdict.untested
     assert found.direct is None
 
@@ -427,13 +488,13 @@ def test_what_is_ill_after_the_penalty_shows_is_no_suspect_and_no_aim() -> None:
     assert found.suspects["before the penalty"]["representation"] == "absent"
     assert found.worse_from["effective_rank"] == MOMENTS[1]
     # The relief moves its mediator from the first moment on; where it does so late alone, it misses its aim.
-    assert found.checks["gradient"].passed
+    assert found.checks["gradient_equaliser"].passed
     relieved = pl.col("key").str.contains("depth_2-gradient_equaliser-") & (
         pl.col("measure") == "gradient_norm"
     )
     undone = pl.when(relieved & ~late).then(pl.col("value") / 2).otherwise(pl.col("value"))
     missed = cell(replace(shown, rows=shown.rows.with_columns(undone)), asked)
-    assert not missed.checks["gradient"].passed
+    assert not missed.checks["gradient_equaliser"].passed
 
 
 def test_a_suspect_that_was_not_measured_on_every_panel_is_unclear() -> None:

@@ -16,17 +16,18 @@ import pytest
 from rich.console import Console
 
 from fints.config import DataConfig, Experiment, ModelConfig, TrainingConfig, override
-from fints.study import cause_report, panel_report, panel_runner
+from fints.study import cause_report, panel_cli, panel_report, panel_runner
 from fints.study.checkout import declared_before, declared_in
 from fints.study.document import to_markdown
 from fints.study.panel_cells import Days, PanelFit
-from fints.study.panel_design import Answer, PanelPreset, PanelStudy, PanelTuning
+from fints.study.panel_design import Answer, PanelArm, PanelPreset, PanelStudy, PanelTuning, Yoked
 from fints.study.panel_fits import run_panel_job
 from fints.study.panel_plan import PanelPlan, make_panel_plan
 from fints.study.panel_report import write_panel_report
 from fints.study.panel_runner import collect, run_panels
 from fints.study.panel_store import Fits, committed, publish_fits
 from fints.study.progress import Report
+from fints.study.rerun import find_job
 from fints.study.store import StudyFolder
 
 FACTORS: dict[str, Any] = {
@@ -189,6 +190,65 @@ def test_what_is_open_is_told_with_the_panels_that_decide_it_and_the_command_tha
     assert larger.command in told
     decided = panel_report._still_open(plan(), replace(answer, undecided={}), larger)
     assert "No verdict of this size is left undecided." in to_markdown(decided)
+
+
+YOKED = Yoked(factor="relief", plain="none", levels=("dropout",))
+
+
+@pytest.mark.slow
+def test_a_plain_arm_is_fitted_too_where_an_arm_yoked_to_it_chose_another_point(
+    inline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plan(yoked=YOKED)
+    first, second = made.study.tuning.points()
+
+    def choose(self: PanelPlan, arm: PanelArm, losses: Any) -> dict[str, Any]:
+        return second if arm.levels["depth"] == "2" and arm.levels["relief"] == "dropout" else first
+
+    monkeypatch.setattr(PanelPlan, "choose", choose)
+    outcome, folder = run(made, tmp_path)
+    assert (outcome.failures, outcome.finished) == ([], 16 + 2)
+    yoked = [cell for cell in inline.fitted if cell.role == "yoked"]
+    assert [(cell.arm, cell.point, cell.panel, cell.watched) for cell in yoked] == [
+        ("post_norm-r2_20-depth_2-none", second, panel, True) for panel in (100, 101)
+    ]
+    # They come panel by panel with the final ones, and stand beside those, not among them.
+    assert [cell.panel for cell in inline.fitted[8:]] == [100] * 5 + [101] * 5
+    found = collect(made, folder, {})
+    assert found.missing == 0
+    arm = "post_norm-r2_20-depth_2-none"
+    assert found.of(arm, role="yoked")["point"].to_list() == [json.dumps(second)] * 2
+    assert found.of(arm)["point"].to_list() == [json.dumps(first)] * 2
+    assert find_job(made, yoked[1].key)[0].key == yoked[1].key
+    inline.fitted.clear()
+    assert run(made, tmp_path)[0].finished == 18
+    publish_fits(found, tmp_path / "studies" / "tiny.py", "quick", spec=made.spec())
+    known = committed(tmp_path / "studies" / "tiny.py", "quick")
+    assert run(made, tmp_path / "elsewhere", known)[0].finished == 18
+    assert inline.fitted == []
+
+
+def test_a_plain_arm_is_fitted_once_for_all_that_chose_the_same_point_and_not_at_its_own() -> None:
+    factors = FACTORS | {"relief": {**FACTORS["relief"], "more": {"model.dropout": 0.4}}}
+    made = plan(yoked=replace(YOKED, levels=("dropout", "more")), factors=factors)
+    first, second = made.study.tuning.points()
+    one, other = "post_norm-r2_20-depth_1", "post_norm-r2_20-depth_2"
+    chosen = {f"{one}-none": first, f"{one}-dropout": second, f"{one}-more": second}
+    (cells,) = made.yoked_cells(chosen)
+    assert {(cell.arm, cell.role) for cell in cells} == {(f"{one}-none", "yoked")}
+    assert made.yoked_cells({**chosen, f"{one}-dropout": first, f"{one}-more": first}) == []
+    # Of a pair that is not whole yet nothing is known.
+    assert made.yoked_cells({f"{other}-dropout": second}) == []
+    assert plan().yoked_cells({f"{one}-none": first, f"{one}-dropout": second}) == []
+    assert len(made.most_yoked()) == 4
+    assert any(line.startswith("yoked    at most 4 fits more") for line in panel_cli._yoked_lines(made, 2))
+    assert panel_cli._yoked_lines(plan(), 2) == []
+
+
+@pytest.mark.parametrize("wrong", [{"factor": "cure"}, {"plain": "nothing"}, {"levels": ("none",)}])
+def test_what_is_yoked_must_be_levels_of_one_factor(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="yoked must name a factor, one of its levels, and others"):
+        study(yoked=replace(YOKED, **wrong))
 
 
 @pytest.mark.slow
