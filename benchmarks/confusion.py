@@ -41,7 +41,7 @@ from fints.config import Experiment, override
 from fints.diagnostics import Move, manipulation_check
 from fints.evaluation.causes import LEAST_CLUSTERS, judge_causes
 from fints.interventions import DOSES, changes
-from fints.study.causes import mediator_moves
+from fints.study.causes import mediator_moves, strongest_moves
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panels
 from fints.study.panel_store import Fits
@@ -241,7 +241,10 @@ def _answer(
 
 def _moves(before: Fits, after: Fits, panels: Sequence[int], until: int | None) -> dict[str, Move]:
     both = _together(before, after)
-    return mediator_moves(both, before.table, after.table, panels, least=SMALLEST, until=until)
+    tables = (before.table, after.table)
+    if until is None:
+        return mediator_moves(both, *tables, panels, least=SMALLEST)
+    return strongest_moves(both, *tables, panels, least=SMALLEST, until=until)
 
 
 def _together(one: Fits, other: Fits) -> Fits:

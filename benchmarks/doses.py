@@ -4,12 +4,13 @@
                                [--rate 7e-4] [--steps 800] [--batch 32] [--width 32] [--context 24] [--r2 0.2]
                                [--panels 3] [--doses D,...] [--optimizer adamw] [--warm-up-only] [--keep FILE]
 
-A relief carries a verdict only if its manipulation check passes: in the deep network, before its penalty
-shows, a mediator it aims at moves by at least 50 %, the way that relieves, and in the reference those of
-every other cause by less than 10 % (`fints.diagnostics.manipulation_check`). This trains networks on the
+A relief carries a verdict only if its manipulation check passes: in the deep network, at a moment before its
+penalty shows, a mediator it aims at moves by at least 50 %, the way that relieves, and in the reference those
+of every other cause by less than 10 % (`fints.diagnostics.manipulation_check`). This trains networks on the
 panels of `studies/collapse_or_vanishing.py` (memory chain, 64 assets), without and with each relief at each
 of its doses (`fints.interventions.RELIEFS`, and their placebos at the largest), and prints how far each
-mediator moved, as the typical size over moments and sublayers (signed mean), with the share of the oracle.
+mediator moved, as the typical size over sublayers (signed mean), in the reference over moments too, with the
+share of the oracle.
 With `--warm-up-only` the deep network is trained no further than its warm-up and asked of that, which costs
 a tenth and tells nothing of its share or of noise. A fit is kept in FILE as soon as it is done, and not
 done again. Panels 50 to 89 are for this: no confirmatory study judges them.
@@ -29,7 +30,7 @@ from fixed_steps import fixed_steps, moments
 from fints.config import Experiment, override
 from fints.diagnostics import MEDIATORS, Move, manipulation_check
 from fints.interventions import RELIEFS, changes
-from fints.study.causes import mediator_moves
+from fints.study.causes import mediator_moves, strongest_moves
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panels
 from fints.study.panel_store import Fits
@@ -138,7 +139,10 @@ def _base(asked: argparse.Namespace, depth: int) -> Experiment:
 
 def _moves(before: Fits, after: Fits, panels: list[int], until: int | None) -> dict[str, Move]:
     both = Fits(table=before.table, rows=pl.concat([before.rows, after.rows]), missing=0)
-    return mediator_moves(both, before.table, after.table, panels, least=LEAST_GAP, until=until)
+    tables = (before.table, after.table)
+    if until is None:
+        return mediator_moves(both, *tables, panels, least=LEAST_GAP)
+    return strongest_moves(both, *tables, panels, least=LEAST_GAP, until=until)
 
 
 def _row(

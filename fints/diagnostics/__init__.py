@@ -27,7 +27,7 @@ from fints.diagnostics.gradient_signal import (
 )
 from fints.diagnostics.gradients import branch_gradient_norms, output_gradient_norms, update_to_weight
 from fints.diagnostics.kernel_alignment import linear_cka
-from fints.diagnostics.manipulation import ManipulationCheck, Move, manipulation_check, move
+from fints.diagnostics.manipulation import ManipulationCheck, Move, manipulation_check, move, relieves
 from fints.diagnostics.mediators import MEDIATORS, mediators
 from fints.diagnostics.output_change import output_change, output_change_by_branch, step_output_change
 from fints.diagnostics.probes import last_tokens, probe_rows, ridge_probe
@@ -89,6 +89,7 @@ __all__ = [
     "participation_ratio",
     "per_sample_gradients",
     "probe_rows",
+    "relieves",
     "profile",
     "record",
     "relative_size",

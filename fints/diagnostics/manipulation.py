@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fints.diagnostics.mediators import MEDIATORS
 
-__all__ = ["ManipulationCheck", "Move", "manipulation_check", "move"]
+__all__ = ["ManipulationCheck", "Move", "manipulation_check", "move", "relieves"]
 
 # What an intervention must move its own mediator by at least, and every other by less.
 MOVED, UNMOVED = 0.5, 0.1
@@ -144,8 +144,9 @@ def manipulation_check(
     """Judge the moves of an intervention that aims at `cause`.
 
     It must reach its aim where the ill is: in the deep network one of its own mediators moves by at least
-    50 %, and the way that relieves. That is asked of the first steps, the warm-up: a network that has fallen
-    ill differs from a cured one in every mediator, whichever was the cause. And it must touch nothing else
+    50 %, and the way that relieves. That is to be asked of the time before the illness shows: a network that
+    has fallen ill differs from a cured one in every mediator, whichever was the cause. And it must touch
+    nothing else
     where there is nothing to cure: in the reference network every other cause's mediators move by less than
     10 % over all of training. In the deep network they need not stand still: a check that forbade this would
     let no cure pass.
@@ -153,7 +154,8 @@ def manipulation_check(
     Parameters
     ----------
     deep
-        Moves in the deep network's warm-up; that of the gap between training and test at its end.
+        Moves in the deep network at one moment or more before the illness shows; that of the gap between
+        training and test at its end.
     reference
         Moves in the reference over all of training.
     cause
@@ -169,7 +171,7 @@ def manipulation_check(
     own = [name for name in MEDIATORS[cause] if name in deep]
     others = [name for cause_, names in MEDIATORS.items() if cause_ != cause for name in names]
     reasons = []
-    if not any(deep[name].size >= MOVED and _relieves(name, deep[name]) for name in own):
+    if not any(deep[name].size >= MOVED and relieves(name, deep[name]) for name in own):
         told = ", ".join(f"{name} {_told(deep[name])}" for name in own)
         reasons.append(f"too little moved in the deep network: {told}" if own else "not measured")
     missing = [name for name in others if name not in reference or math.isnan(reference[name].size)]
@@ -188,7 +190,8 @@ def manipulation_check(
     )
 
 
-def _relieves(name: str, found: Move) -> bool:
+def relieves(name: str, found: Move) -> bool:
+    """Tell whether a mediator moved the way that a relief is to bring it."""
     return RELIEVED[name] == 0 or RELIEVED[name] * found.mean > 0
 
 

@@ -22,7 +22,14 @@ from fints.interventions.planted_collapse import LowRankOutputs, TokenPull
 from fints.interventions.planted_overfitting import FewWindows, NoisyTargets
 from fints.interventions.planted_vanishing import SaturatedBranches, ShrunkGradients
 from fints.interventions.reliefs import DOSES, RELIEFS, Relief, changes
-from fints.interventions.representation import Decorrelation, DecorrelationPlacebo, alignment
+from fints.interventions.representation import (
+    Decorrelation,
+    DecorrelationPlacebo,
+    HingedDecorrelation,
+    HingedDecorrelationPlacebo,
+    alignment,
+    token_alignment,
+)
 from fints.interventions.scale import ScaledInputs, forecasts_by_scale, moved_by_scale
 from fints.interventions.skip import SkippedSublayers
 from fints.interventions.table import INTERVENTIONS, cannot_be_stacked, intervene
@@ -40,6 +47,8 @@ __all__ = [
     "FewWindows",
     "GradientEqualiser",
     "GradientEqualiserPlacebo",
+    "HingedDecorrelation",
+    "HingedDecorrelationPlacebo",
     "Intervention",
     "LowRankOutputs",
     "NetworkChange",
@@ -62,4 +71,5 @@ __all__ = [
     "forecasts_by_scale",
     "intervene",
     "moved_by_scale",
+    "token_alignment",
 ]

@@ -31,6 +31,9 @@ RELIEFS: dict[str, Relief] = {
         cause="gradient", placebo="gradient_equaliser_placebo", doses=(0.25, 0.5, 1.0)
     ),
     "decorrelation": Relief(cause="representation", placebo="decorrelation_placebo", doses=(0.03, 0.1, 0.3)),
+    "hinged_decorrelation": Relief(
+        cause="representation", placebo="hinged_decorrelation_placebo", doses=(0.03, 0.1, 0.3)
+    ),
     "output_change_step": Relief(cause="amplification", placebo=None, doses=(0.3, 0.5, 1.0)),
     "depth_scaled_updates": Relief(cause="amplification", placebo=None, doses=(0.5, 1.0)),
     "weight_decay": Relief(cause="noise", placebo=None, doses=(0.03, 0.1, 0.3)),
@@ -38,15 +41,18 @@ RELIEFS: dict[str, Relief] = {
     # Steps between two looks at the validation loss: the training is the plain one to the last bit.
     "best_weights": Relief(cause="noise", placebo=None, doses=(50, 100, 200)),
 }
-# The doses of a confirmatory study, of a relief and its placebo: the largest that was tried under which the
-# reference, a healthy network of 4 blocks under Post-Norm, keeps half of its share of the oracle
-# (`python benchmarks/doses.py --rate 2e-3 --warm-up-only`). A stronger one is no relief. A budget of
-# `output_change_step` is that of its study: what a healthy network hardly ever needs.
+# The doses of confirmatory studies, of a relief and its placebo. Where one acts on a healthy network too, it
+# is the largest that was tried under which the reference, 4 blocks under Post-Norm, keeps half of its share
+# of the oracle (`python benchmarks/doses.py --rate 2e-3`): a stronger one is no relief. Others leave it as it
+# is at any dose: a hinge, a budget for steps, steps shrunk beyond the reference's depth. That of
+# `best_weights` is how many steps lie between two looks.
 DOSES: dict[str, float] = {
     "gradient_equaliser": 1.0,
     "gradient_equaliser_placebo": 1.0,
     "decorrelation": 0.1,
     "decorrelation_placebo": 0.1,
+    "hinged_decorrelation": 0.3,
+    "hinged_decorrelation_placebo": 0.3,
     "depth_scaled_updates": 1.0,
     "output_change_step": 1.0,
     "best_weights": 100,

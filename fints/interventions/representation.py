@@ -17,7 +17,18 @@ from fints.interventions.base import Cause, Penalty, Role, checked_dose, one_cyc
 from fints.interventions.passing import Passing
 from fints.training import Weights, by_row, derive, lengths
 
-__all__ = ["Decorrelation", "DecorrelationPlacebo", "alignment"]
+__all__ = [
+    "Decorrelation",
+    "DecorrelationPlacebo",
+    "HingedDecorrelation",
+    "HingedDecorrelationPlacebo",
+    "alignment",
+    "token_alignment",
+]
+
+
+# What 99 of 100 sublayers of a healthy reference stay below: `python benchmarks/thresholds.py`.
+MARGIN = 0.55
 
 
 def alignment(read: Sequence[Tensor], outputs: Sequence[Tensor], order: Tensor | None = None) -> Tensor:
@@ -38,7 +49,7 @@ def alignment(read: Sequence[Tensor], outputs: Sequence[Tensor], order: Tensor |
     order
         A permutation of the D coordinates, to stand for P; then this measures nothing. (K, D) for several.
     """
-    tokens = torch.stack([_squared_cosine(u, order) for u in read]).mean(0)
+    tokens = torch.stack([token_alignment(u, order) for u in read]).mean(0)
     units = [_unit(y) for y in outputs]
     along = [(_permuted(a, order) * b).sum(-1).square().mean((-2, -1)) for a, b in itertools.pairwise(units)]
     return tokens + (torch.stack(along).mean(0) if along else 0.0)
@@ -114,18 +125,126 @@ class DecorrelationPlacebo(Penalty):
         own = weights.slopes(alignment(passing.read, passing.outputs))
         order = orders if weights.stacked else orders[0]
         other = weights.slopes(alignment(passing.read, passing.outputs, order))
-        size = lengths(own).square()
-        products = [(g * h).reshape(len(g), -1).sum(1) for g, h in zip(own, other, strict=True)]
-        shared = torch.stack(products).sum(0)
-        part = torch.where(size > 0, shared / torch.where(size > 0, size, 1.0), 0.0)
-        _pull([h - by_row(part, g) * g for g, h in zip(own, other, strict=True)], weights, self.dose)
+        _pull(_across(other, own), weights, self.dose)
 
 
-def _squared_cosine(z: Tensor, order: Tensor | None) -> Tensor:
-    r"""Return the mean squared cosine of a centred token and the target of another one.
+class HingedDecorrelation(Penalty):
+    r"""Push the tokens of a sublayer apart once they are more alike than a healthy network's ever are.
+
+    .. math:: g \leftarrow g + d\, \frac{\lVert g\rVert}{\lVert a\rVert}\, a, \qquad
+        a = \nabla_\theta\, \frac1L \sum_k \max(0, A_k - b)
+
+    with d the dose, b the margin and :math:`A_k` the `token_alignment` of what sublayer k reads. While no
+    sublayer is above the margin, nothing is added: with a margin that a healthy network hardly ever crosses
+    this acts on a collapsing one alone. `Decorrelation` pulls at every step, and moves much else in a
+    network whose tokens are well spread. A hinge keeps representations from collapsing in VICReg too
+    (Bardes, Ponce and LeCun 2022), there on their variance.
+
+    Parameters
+    ----------
+    dose : float
+        d, from 0 on; 1 pulls as strongly as the loss.
+    seed : int
+        Not used.
+    margin : float
+        b, from 0 to 1. Where the embedding is linear in F features the first sublayer's tokens lie in F
+        dimensions, and no sublayer that reads them is below about 1 / F.
+    """
+
+    cause: ClassVar[Cause] = "representation"
+    role: ClassVar[Role] = "relief"
+
+    def __init__(self, *, dose: float, seed: int, margin: float = MARGIN) -> None:
+        self.dose = checked_dose("hinged_decorrelation", dose)
+        self.margin = _checked_margin("hinged_decorrelation", margin)
+
+    def add(self, passing: Passing, weights: Weights, *, step: int) -> None:
+        """Add the pull on those sublayers that are above the margin."""
+        crowded = _crowded(passing, self.margin)
+        if crowded:
+            _pull(weights.slopes(_excess(passing, crowded)), weights, self.dose)
+
+
+class HingedDecorrelationPlacebo(Penalty):
+    r"""The penalty of `HingedDecorrelation` with permuted targets, on the same sublayers at the same times.
+
+    As `DecorrelationPlacebo`: a pull as strong, with what it has in common with that of the relief taken
+    out, so to first order no sublayer's alignment falls.
+
+    Parameters
+    ----------
+    dose, margin : float
+        As in `HingedDecorrelation`.
+    seed : int
+        Draws the permutation.
+    """
+
+    cause: ClassVar[Cause] = "representation"
+    role: ClassVar[Role] = "placebo"
+
+    def __init__(self, *, dose: float, seed: int, margin: float = MARGIN) -> None:
+        self.dose = checked_dose("hinged_decorrelation_placebo", dose)
+        self.margin = _checked_margin("hinged_decorrelation_placebo", margin)
+        self.seeds = [derive(seed, "hinged_decorrelation_placebo")]
+
+    def beside(self, others: Sequence[Self]) -> Self:
+        """Return the placebo of K stacked networks, each with its own permutation."""
+        joined = copy(self)
+        joined.seeds = [*self.seeds, *(seed for each in others for seed in each.seeds)]
+        return joined
+
+    def add(self, passing: Passing, weights: Weights, *, step: int) -> None:
+        """Add the pull with permuted targets on those sublayers that are above the margin."""
+        crowded = _crowded(passing, self.margin)
+        if not crowded:
+            return
+        first = passing.read[0]
+        orders = torch.tensor([one_cycle(first.shape[-1], seed) for seed in self.seeds], device=first.device)
+        own = weights.slopes(_excess(passing, crowded))
+        other = weights.slopes(_excess(passing, crowded, orders if weights.stacked else orders[0]))
+        _pull(_across(other, own), weights, self.dose)
+
+
+def _crowded(passing: Passing, margin: float) -> dict[int, Tensor]:
+    """Return those sublayers that are above the margin in some network, with in which (K,)."""
+    with torch.no_grad():
+        above = {k: token_alignment(u) > margin for k, u in enumerate(passing.read)}
+    return {k: where for k, where in above.items() if bool(where.any())}
+
+
+def _excess(passing: Passing, crowded: dict[int, Tensor], order: Tensor | None = None) -> Tensor:
+    """Return the alignment of crowded sublayers over their number in all, whose gradient is the hinge's."""
+    found = [torch.where(where, token_alignment(passing.read[k], order), 0.0) for k, where in crowded.items()]
+    return torch.stack(found).sum(0) / len(passing.read)
+
+
+def _across(other: list[Tensor], own: list[Tensor]) -> list[Tensor]:
+    """Return `other` without the part of each network that lies along `own`."""
+    size = lengths(own).square()
+    products = [(g * h).reshape(len(g), -1).sum(1) for g, h in zip(own, other, strict=True)]
+    shared = torch.stack(products).sum(0)
+    part = torch.where(size > 0, shared / torch.where(size > 0, size, 1.0), 0.0)
+    return [h - by_row(part, g) * g for g, h in zip(own, other, strict=True)]
+
+
+def _checked_margin(name: str, margin: float) -> float:
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin < 1:
+        raise ValueError(f"the margin of {name} must be a number from 0 to below 1; got {margin!r}.")
+    return float(margin)
+
+
+def token_alignment(z: Tensor, order: Tensor | None = None) -> Tensor:
+    r"""Return the mean squared cosine of a centred token and another one, as of one sublayer in `alignment`.
 
     Over all pairs the sum of squared products of rows of U and of V is the product of their (D, D) sums of
     products, :math:`\langle U^\top U, V^\top V \rangle`.
+
+    Parameters
+    ----------
+    z
+        (B, T, D), or (K, B, T, D) of several networks, which gives K numbers.
+    order
+        As there.
     """
     flat = z.flatten(-3, -2)
     unit = _unit(flat - flat.mean(-2, keepdim=True))

@@ -16,7 +16,12 @@ from fints.interventions.planted_amplification import BranchGain, RisingUpdates,
 from fints.interventions.planted_collapse import LowRankOutputs, TokenPull
 from fints.interventions.planted_overfitting import FewWindows, NoisyTargets
 from fints.interventions.planted_vanishing import SaturatedBranches, ShrunkGradients
-from fints.interventions.representation import Decorrelation, DecorrelationPlacebo
+from fints.interventions.representation import (
+    Decorrelation,
+    DecorrelationPlacebo,
+    HingedDecorrelation,
+    HingedDecorrelationPlacebo,
+)
 from fints.interventions.skip import SkippedSublayers
 from fints.model import Transformer
 
@@ -41,6 +46,8 @@ INTERVENTIONS: dict[str, type[Intervention]] = {
     "gradient_equaliser_placebo": GradientEqualiserPlacebo,
     "decorrelation": Decorrelation,
     "decorrelation_placebo": DecorrelationPlacebo,
+    "hinged_decorrelation": HingedDecorrelation,
+    "hinged_decorrelation_placebo": HingedDecorrelationPlacebo,
     "output_change_step": OutputChangeStep,
     "depth_scaled_updates": DepthScaledUpdates,
 }

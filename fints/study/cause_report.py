@@ -236,14 +236,14 @@ def _checks(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
             rows=tuple(rows),
             left=("cell", "relief", "depth", "check"),
             note="How far the relief moved each mediator, relative to what it is without"
-            f"{_where_compared(study)}: typical size "
-            "over moments and sublayers, without what chance moves; in brackets the signed mean. "
-            "Moments of the deep network are those before the penalty shows (of the warm-up where it "
-            "never does), since one that has fallen ill differs in every mediator whatever the cause;"
-            " those of the reference are all (the gap is of the end in both). A check passes if in "
-            "the deep network a mediator of its own moved by at least 50 %, the way that relieves, "
-            "and in the reference, where there is little to cure, every other one by less than 10 % "
-            "(those judged are bold). Same weights: what the relief itself does.",
+            f"{_where_compared(study)}: typical size over sublayers, without what chance moves; in brackets "
+            "the signed mean. In the deep network that is at the moment before the penalty shows (of the "
+            "warm-up where it never does) at which it moved farthest the way that relieves, since one that "
+            "has fallen ill differs in every mediator whatever the cause; in the reference it is over all "
+            "moments (the gap is of the end in both). A check passes if in the deep network a mediator of "
+            "its own moved by at least 50 %, the way that relieves, and in the reference, where there is "
+            "little to cure, every other one by less than 10 % (those judged are bold). Same weights: what "
+            "the relief itself does.",
         )
     ]
 

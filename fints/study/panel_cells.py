@@ -23,6 +23,7 @@ PANEL_SOURCES = (
     "study/panel_inside.py",
     "study/panel_measures.py",
     "study/panel_planted.py",
+    "study/panel_windows.py",
 )
 
 # What a final fit may be asked; `fints.study.panel_measures` and, of the last two, `fints.study.panel_inside`

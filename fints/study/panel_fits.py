@@ -41,8 +41,9 @@ from fints.study.panel_cells import Days, PanelFit
 from fints.study.panel_inside import Curve, inside_rows
 from fints.study.panel_measures import further_measures
 from fints.study.panel_planted import planted
+from fints.study.panel_windows import Chosen, Places, spread
 from fints.study.store import finish_folder, write_json
-from fints.training import Member, derive, fit, fit_together, make_loss, predict
+from fints.training import Member, derive, fit, fit_together, make_loss
 
 if TYPE_CHECKING:
     from fints.training.result import FitResult
@@ -193,10 +194,10 @@ def _begun(cell: PanelFit) -> _Begun:
     steering = intervene(model, training.interventions, seed=derive(cell.seed, "interventions"))
     watch: Watch | Curve | None = None
     if cell.asked.get("curve") and not cell.watched:
-        validation = _Chosen.of(parts["validation"])
+        validation = Chosen.of(parts["validation"])
         watch = Curve(validation, validation.said(clean))
     if cell.watched:
-        watched = _Chosen.of(parts["train"], WATCHED_WINDOWS)
+        watched = Chosen.of(parts["train"], WATCHED_WINDOWS)
         inputs, targets = watched.gather(torch.arange(len(watched)))
         watch = Watch(inputs, targets, training, steering=steering, noise_free=watched.said_by_token(clean))
     return _Begun(
@@ -225,12 +226,12 @@ def _told(begun: _Begun, result: FitResult) -> tuple[dict[str, Any], list[dict[s
         "reason": result.reason,
         "steps": result.steps,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "validation_loss": _judge(model, _Chosen.of(parts["validation"]), clean, failed=failed)["loss"],
+        "validation_loss": _judge(model, Chosen.of(parts["validation"]), clean, failed=failed)["loss"],
         "timing": {"training_seconds": result.seconds, "seconds_a_step": result.seconds_a_step},
     }
     if cell.role != "tuning":
         judged, forecast = _judged(begun, result, failed=failed)
-        test = _Chosen.of(parts["test"])
+        test = Chosen.of(parts["test"])
         days = Days(**cell.days).total
         volatility = begun.made.volatility["volatility"].to_numpy().reshape(days, -1).T.copy()
         found |= judged | further_measures(
@@ -247,7 +248,7 @@ def _told(begun: _Begun, result: FitResult) -> tuple[dict[str, Any], list[dict[s
     if cell.watched and not failed:
         rows += _probes(model, parts, clean)
     if cell.asked.get("inside") and not failed:
-        test = _Chosen.of(parts["test"])
+        test = Chosen.of(parts["test"])
         loss = make_loss(begun.experiment.training)
         rows += inside_rows(model, _network(cell, begun.experiment), test, test.said(clean), loss=loss)
     return found, rows
@@ -290,7 +291,7 @@ def _write(
 def _judged(begun: _Begun, result: FitResult, *, failed: bool) -> tuple[dict[str, Any], Tensor]:
     """Return what a final fit is judged by, and its forecasts of the test."""
     model, parts, clean = begun.model, begun.parts, begun.clean
-    test, validation = _Chosen.of(parts["test"]), _Chosen.of(parts["validation"])
+    test, validation = Chosen.of(parts["test"]), Chosen.of(parts["validation"])
     train, outcomes = _trained_on(begun)
     judged = {
         "train": _judge(model, train, clean, failed=failed, outcomes=outcomes),
@@ -320,7 +321,7 @@ def _judged(begun: _Begun, result: FitResult, *, failed: bool) -> tuple[dict[str
 
 
 def _judge(
-    model: Transformer, part: _Chosen, clean: Tensor, *, failed: bool, outcomes: Tensor | None = None
+    model: Transformer, part: Chosen, clean: Tensor, *, failed: bool, outcomes: Tensor | None = None
 ) -> dict[str, Any]:
     """Return forecasts of the last day of each window, their loss, and what that is above the oracle's."""
     y = part.outcomes() if outcomes is None else outcomes
@@ -330,24 +331,24 @@ def _judge(
     return {"forecast": p, "loss": loss, "excess": loss - oracle}
 
 
-def _trained_on(begun: _Begun) -> tuple[_Chosen, Tensor]:
+def _trained_on(begun: _Begun) -> tuple[Chosen, Tensor]:
     """Return windows evenly spread over those that were trained on, and the outcomes they were given.
 
     An intervention may leave windows out or change what they are told.
     """
     train = begun.parts["train"]
     if begun.steering is None:
-        chosen = _Chosen.of(train, TRAIN_WINDOWS)
+        chosen = Chosen.of(train, TRAIN_WINDOWS)
         return chosen, chosen.outcomes()
     given = begun.steering.windows(train)
-    places = _spread(len(given), TRAIN_WINDOWS)
+    places = spread(len(given), TRAIN_WINDOWS)
     # Where each of them is in the whole set: what stands in place of the inputs goes through unchanged.
-    which, _ = begun.steering.windows(_Places(len(train))).gather(places)
-    return _Chosen(train, which), given.gather(places)[1][:, -1].double()
+    which, _ = begun.steering.windows(Places(len(train))).gather(places)
+    return Chosen(train, which), given.gather(places)[1][:, -1].double()
 
 
 def _probes(model: Transformer, parts: dict[str, WindowSet], clean: Tensor) -> list[dict[str, Any]]:
-    before, after = _Chosen.of(parts["train"], PROBE_WINDOWS), _Chosen.of(parts["test"], PROBE_WINDOWS)
+    before, after = Chosen.of(parts["train"], PROBE_WINDOWS), Chosen.of(parts["test"], PROBE_WINDOWS)
     said, held_out = before.said(clean), after.said(clean)
     if not bool(held_out.square().sum() > 0):
         return []
@@ -357,63 +358,6 @@ def _probes(model: Transformer, parts: dict[str, WindowSet], clean: Tensor) -> l
         for row in rows
         if math.isfinite(row["share"])
     ]
-
-
-class _Places:
-    """Windows that are their own place in a set; a `fints.training.Batches`."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def __len__(self) -> int:
-        return self._number
-
-    def gather(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return positions, torch.zeros(len(positions), 1)
-
-
-class _Chosen:
-    """Some windows of a set, evenly spread; a `fints.training.Batches`."""
-
-    def __init__(self, windows: WindowSet, positions: Tensor) -> None:
-        self._windows, self._positions = windows, positions
-
-    @classmethod
-    def of(cls, windows: WindowSet, most: int | None = None) -> _Chosen:
-        return cls(windows, _spread(len(windows), len(windows) if most is None else most))
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def gather(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return self._windows.gather(self._positions[positions])
-
-    def forecasts(self, model: Transformer, *, failed: bool) -> Tensor:
-        """Return what a fit forecasts for each window's last day (N,); a failed one nothing."""
-        if failed:
-            return torch.zeros(len(self), dtype=torch.float64)
-        return predict(model, self)["mean"][:, 0].double()
-
-    def outcomes(self) -> Tensor:
-        """Return the target of each window's last day (N,)."""
-        return self._windows.targets.flatten()[self._cells()].double()
-
-    def said(self, clean: Tensor) -> Tensor:
-        """Return what was planted for each window's last day (N,)."""
-        return clean[self._cells()].double()
-
-    def said_by_token(self, clean: Tensor) -> Tensor:
-        """Return what was planted for every day of each window (N, T)."""
-        days = torch.arange(1 - self._windows.windows.context, 1)
-        return clean[self._cells().unsqueeze(1) + days].float()
-
-    def _cells(self) -> Tensor:
-        return self._windows.cell[self._positions].long()
-
-
-def _spread(count: int, most: int) -> Tensor:
-    chosen = min(count, most)
-    return torch.arange(chosen) * count // chosen
 
 
 def _spans(dates: list[date], days: Days) -> dict[str, tuple[date, date]]:

@@ -26,6 +26,8 @@ INTERVENTION_FACTORS = {
     "gradient_equaliser_placebo": 2.2,
     "decorrelation": 2.0,
     "decorrelation_placebo": 2.8,
+    "hinged_decorrelation": 1.7,
+    "hinged_decorrelation_placebo": 2.3,
     "output_change_step": 1.6,
     "depth_scaled_updates": 1.1,
 }

@@ -46,7 +46,12 @@ def test_every_intervention_changes_the_fit_and_leaves_its_first_loss_if_it_only
 ):
     """Under SGD, which shows what AdamW would divide away."""
     config = schedule(optimizer="sgd", learning_rate=0.1)
-    options = {"output_change_step": {"budget": 1e-3}, "depth_scaled_updates": {"reference": 2}}
+    options = {
+        "output_change_step": {"budget": 1e-3},
+        "depth_scaled_updates": {"reference": 2},
+        "hinged_decorrelation": {"margin": 0.1},
+        "hinged_decorrelation_placebo": {"margin": 0.1},
+    }
     reference, plain = trained(network, windows, config, {})
     changed, result = trained(network, windows, config, {name: {"dose": 0.5, **options.get(name, {})}})
     assert not same(reference, changed)

@@ -16,6 +16,7 @@ from fints.interventions import (
     alignment,
     changes,
     intervene,
+    token_alignment,
 )
 from fints.interventions.applied import Applied
 from fints.interventions.passing import Passing
@@ -144,6 +145,54 @@ def test_the_placebos_targets_are_the_same_at_every_step_and_others_for_another_
         found.append(step_gradients(model, steering, windows, schedule, step=step))
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
+
+
+HINGED = ["hinged_decorrelation", "hinged_decorrelation_placebo"]
+
+
+def hinge_slope(network, windows, margin):
+    """The gradient of the mean excess of sublayers' alignment over a margin, and how many are above it."""
+    model = network(random=True, width=16)
+    found = torch.stack([token_alignment(u) for u in sites(model, windows).read])
+    excess = (found - margin).clamp(min=0).mean()
+    slope = torch.autograd.grad(excess, list(model.parameters()), materialize_grads=True)
+    return torch.cat([g.flatten() for g in slope]), int((found > margin).sum()), len(found)
+
+
+def test_a_hinged_penalty_pulls_along_the_gradient_of_what_is_above_the_margin_and_its_placebo_across(
+    network, windows, schedule
+):
+    model = network(random=True, width=16)
+    found = sorted(token_alignment(u).item() for u in sites(model, windows).read)
+    margin = (found[0] + found[-1]) / 2
+    slope, above, every = hinge_slope(network, windows, margin)
+    assert 0 < above < every
+    own = plain_gradients(network(random=True, width=16), windows, schedule)
+    cosines = []
+    for name in HINGED:
+        fresh = network(random=True, width=16)
+        steering = intervene(fresh, {name: {"dose": 0.3, "margin": margin}}, seed=0)
+        pull = step_gradients(fresh, steering, windows, schedule) - own
+        assert pull.norm().item() == pytest.approx(0.3 * own.norm().item(), rel=1e-4)
+        cosines.append(torch.nn.functional.cosine_similarity(pull, slope, dim=0).item())
+    assert cosines == [pytest.approx(1, abs=1e-4), pytest.approx(0, abs=1e-3)]
+
+
+@pytest.mark.parametrize("name", HINGED)
+def test_a_hinged_penalty_leaves_a_step_as_it_is_while_no_sublayer_is_above_the_margin(
+    network, windows, schedule, name
+):
+    own = plain_gradients(network(random=True), windows, schedule)
+    fresh = network(random=True)
+    steering = intervene(fresh, {name: {"dose": 1.0, "margin": 0.999}}, seed=0)
+    assert torch.equal(step_gradients(fresh, steering, windows, schedule), own)
+
+
+@pytest.mark.parametrize("margin", [-0.1, 1.0, "half", True])
+def test_a_margin_is_a_number_from_0_to_below_1(network, margin):
+    for name in HINGED:
+        with pytest.raises(ValueError, match=f"the margin of {name} must be a number from 0 to below 1"):
+            intervene(network(), {name: {"dose": 1.0, "margin": margin}}, seed=0)
 
 
 def moved_by(model, change, delta, windows, rate_share=1.0):

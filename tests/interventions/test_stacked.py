@@ -21,11 +21,18 @@ AT_SUBLAYERS = [
     "gradient_equaliser_placebo",
     "decorrelation",
     "decorrelation_placebo",
+    "hinged_decorrelation",
+    "hinged_decorrelation_placebo",
 ]
 # Networks of two blocks, and no more options than a scheme asks.
 SMALL = {"by_depth": {"segments": [["attention_residuals", 1], ["post_norm", 1]]}}
 # Doses and options at which a few steps of a small network show what is done.
-OPTIONS = {"output_change_step": {"budget": 0.003}, "depth_scaled_updates": {"reference": 1}}
+OPTIONS = {
+    "output_change_step": {"budget": 0.003},
+    "depth_scaled_updates": {"reference": 1},
+    "hinged_decorrelation": {"margin": 0.1},
+    "hinged_decorrelation_placebo": {"margin": 0.1},
+}
 
 
 def named(*names):

@@ -249,6 +249,32 @@ def test_what_a_relief_removed_whose_check_failed_is_told_in_brackets() -> None:
     assert table.rows[0][4] == "–"
 
 
+def test_a_relief_that_acts_at_one_moment_before_the_penalty_reaches_its_aim() -> None:
+    asked = study()
+    late = {**WORKS, "gradient_equaliser": {}}
+    fits = with_distances(made_up(asked, {"gradient_equaliser": 0.9}, moved=late), asked, {5: 0.0, 10: 0.0})
+    fits = with_distances(fits, asked, {20: 0.1})
+    acts = (
+        pl.col("key").str.contains("depth_2-gradient_equaliser-")
+        & (pl.col("measure") == "gradient_signal")
+        & (pl.col("step") == MOMENTS[1])
+    )
+    doubled = pl.when(acts).then(pl.col("value") * 2).otherwise(pl.col("value"))
+    found = cell(replace(fits, rows=fits.rows.with_columns(doubled)), asked)
+    assert found.before == MOMENTS[1]
+    assert found.checks["gradient_equaliser"].passed
+    assert found.checks["gradient_equaliser"].deep["gradient_signal"].size == pytest.approx(1.0)
+    # The wrong way is no aim, however far.
+    halved = pl.when(acts).then(pl.col("value") / 4).otherwise(pl.col("value"))
+    wrong = cell(replace(fits, rows=fits.rows.with_columns(halved)), asked)
+    assert not wrong.checks["gradient_equaliser"].passed
+    # Nor is what comes once the penalty shows.
+    plain = made_up(asked, {"gradient_equaliser": 0.9}, moved=late)
+    sooner = with_distances(replace(plain, rows=plain.rows.with_columns(doubled)), asked, {5: 0.0, 10: 0.1})
+    assert cell(sooner, asked).before == MOMENTS[0]
+    assert not cell(sooner, asked).checks["gradient_equaliser"].passed
+
+
 def test_a_relief_that_spoils_the_reference_has_removed_no_penalty() -> None:
     fits = made_up(study(), {}, moved=WORKS)
     spoilt = pl.col("arm").str.ends_with("depth_1-gradient_equaliser") & (pl.col("role") == "final")

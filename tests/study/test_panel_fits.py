@@ -17,7 +17,8 @@ from fints.diagnostics import MEDIATORS
 from fints.evaluation import share_of_oracle
 from fints.forecaster import Forecaster
 from fints.study.panel_cells import Days, PanelFit
-from fints.study.panel_fits import _Chosen, _spans, train_on_panel
+from fints.study.panel_fits import _spans, train_on_panel
+from fints.study.panel_windows import Chosen
 
 DAYS = Days(train=60, validation=20, test=30)
 RECIPE = {"num_assets": 4, "signal": "linear", "r2": 0.5}
@@ -115,7 +116,7 @@ def test_what_was_planted_is_known_for_every_day_of_a_window() -> None:
     learning = prepare(made.panel, experiment().data, train=spans["train"], validation=spans["validation"])
     clean = torch.from_numpy(made.signal["signal"].to_numpy().reshape(DAYS.total, -1).T.copy())
     clean = (clean / learning.target_std).flatten()
-    chosen = _Chosen.of(learning.windows.select(*spans["train"], labelled=True, every_token=True), 50)
+    chosen = Chosen.of(learning.windows.select(*spans["train"], labelled=True, every_token=True), 50)
     _, targets = chosen.gather(torch.arange(50))
     said = chosen.said_by_token(clean)
     assert said.shape == targets.shape
