@@ -77,15 +77,16 @@ DISEASES = {
 }
 RATES = {"adamw": 4e-3, "sgd": 3e-2}
 CAUSES = {
-    "representation": "decorrelation",
+    "representation": "hinged_decorrelation",
     "gradient": "gradient_equaliser",
     "noise": "best_weights",
     "amplification": "output_change_step",
 }
-# What 99 of 100 steps of a healthy network stay below at this size; looks at the validation loss in a fit.
+# What 99 of 100 steps of a healthy network stay below at this size, where no update can be shrunk by depth, as
+# ill and healthy networks have one (`benchmarks/thresholds.py`); looks at the validation loss in a fit.
 BUDGETS = {"adamw": 0.1, "sgd": 0.15}
 LOOKS = 8
-PLACEBOS = {"representation": "decorrelation_placebo", "gradient": "gradient_equaliser_placebo"}
+PLACEBOS = {"representation": "hinged_decorrelation_placebo", "gradient": "gradient_equaliser_placebo"}
 
 
 def main() -> int:
