@@ -82,9 +82,9 @@ CAUSES = {
     "noise": "best_weights",
     "amplification": "output_change_step",
 }
-# What 99 of 100 steps of a healthy network of this size stay below (`python benchmarks/thresholds.py --width 16
-# --context 12 --steps 200 --assets 32 --demand 1 --r2 0.5 --days 300 --schemes post_norm`, with the optimiser
-# and its rate): no update can be shrunk by depth where ill and healthy networks have one depth.
+# What 99 of 100 steps of a healthy network of this size stay below, with optimiser and rate: `python
+# benchmarks/thresholds.py --width 16 --context 12 --steps 200 --assets 32 --demand 1 --r2 0.5 --days 300
+# --schemes post_norm`. No update can be shrunk by depth where ill and healthy networks have one depth.
 BUDGETS = {"adamw": 0.1, "sgd": 0.16}
 # Looks at the validation loss in a fit.
 LOOKS = 8
