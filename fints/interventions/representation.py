@@ -208,8 +208,10 @@ class HingedDecorrelationPlacebo(Penalty):
 def _crowded(passing: Passing, margin: float) -> dict[int, Tensor]:
     """Return those sublayers that are above the margin in some network, with in which (K,)."""
     with torch.no_grad():
-        above = {k: token_alignment(u) > margin for k, u in enumerate(passing.read)}
-    return {k: where for k, where in above.items() if bool(where.any())}
+        above = torch.stack([token_alignment(u) for u in passing.read]) > margin
+    # One transfer from a GPU, not one a sublayer.
+    somewhere = above.flatten(1).any(1) if above.dim() > 1 else above
+    return {k: above[k] for k, one in enumerate(somewhere.tolist()) if one}
 
 
 def _excess(passing: Passing, crowded: dict[int, Tensor], order: Tensor | None = None) -> Tensor:
