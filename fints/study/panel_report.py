@@ -195,6 +195,7 @@ def _design(plan: PanelPlan) -> list[Block]:
         f"{counted(len(plan.arms), 'arm')}; {counted(fits['tuning'], 'tuning fit')} and "
         f"{counted(fits['final'], 'final fit')}. On one panel all arms have the same branch weights, batch "
         "order and dropout stream.",
+        *_yoked(plan),
         f"Each fit: width {model.width}, context {study.base.data.context}, {training.steps} steps of "
         f"{training.batch_size} windows, {training.warmup_steps} of them warm-up, {_kept(plan)}.",
         "Unit: the mean square of the training targets, so 0.01 is one percentage point of R2. Losses are "
@@ -202,6 +203,17 @@ def _design(plan: PanelPlan) -> list[Block]:
         f"Code of this plan: sources `{plan.sources}`, torch {torch_version()}.",
     ]
     return [Items(items=tuple(items))]
+
+
+def _yoked(plan: PanelPlan) -> list[str]:
+    yoked = plan.study.yoked
+    if yoked is None or not plan.most_yoked():
+        return []
+    own = [level for level in yoked.levels if level in plan.study.factors[yoked.factor]]
+    return [
+        f"Yoked: where an arm at {yoked.factor} {', '.join(own)} chose another design point than that with "
+        f"{yoked.plain} in its place, the latter was fitted at that one too: to be compared with, not judged."
+    ]
 
 
 def _kept(plan: PanelPlan) -> str:

@@ -243,6 +243,9 @@ def test_a_plain_arm_is_fitted_once_for_all_that_chose_the_same_point_and_not_at
     assert len(made.most_yoked()) == 4
     assert any(line.startswith("yoked    at most 4 fits more") for line in panel_cli._yoked_lines(made, 2))
     assert panel_cli._yoked_lines(plan(), 2) == []
+    told = to_markdown(panel_report._design(made))
+    assert "where an arm at relief dropout, more chose another design point than that with none" in told
+    assert "Yoked" not in to_markdown(panel_report._design(plan()))
 
 
 @pytest.mark.parametrize("wrong", [{"factor": "cure"}, {"plain": "nothing"}, {"levels": ("none",)}])
