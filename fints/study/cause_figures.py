@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from fints.interventions import INTERVENTIONS
 from fints.study.canvas import (
     COLOURS,
     GREY,
@@ -128,6 +129,8 @@ def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> Made:
         return None
     canvas, panels = new_canvas(len(cells), height=0.5 + (0.35 + 0.14 * len(levels)) * len(cells))
     placebos = set(study.settings["placebos"].values())
+    # One whose relief carries no verdict here is a placebo too.
+    placebos |= {level for level in levels if getattr(INTERVENTIONS.get(level), "role", "") == "placebo"}
     for axes, cell in zip(panels, cells, strict=True):
         failed = {level for level, check in cell.checks.items() if not check.passed}
         for place, level in enumerate(levels):
@@ -136,7 +139,8 @@ def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> Made:
         _by_row(axes, [level.replace("_", " ") for level in levels])
         axes.axvline(0, color="black", linewidth=0.7)
         axes.set_title(cell.name)
-    panels[-1].set_xlabel(f"depth penalty left ({UNIT})")
+    # In two lines: the names of reliefs leave little room.
+    panels[-1].set_xlabel(f"depth penalty left\n({UNIT})")
     return canvas, Figure(
         name="reliefs",
         caption="The depth penalty that is left under each relief (triangles), placebo (squares) and without "

@@ -188,13 +188,17 @@ def _shares(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
                 (
                     cell.name,
                     check.cause,
-                    level.replace("_", " "),
+                    _name(level),
                     _interval(cell.relieved[level]),
                     _percent(share) if check.passed or share is None else f"({_percent(share)})",
                     _of(cell.verdict_calibrated, check.cause) if own else "–",
                     "passed" if check.passed else "failed",
                 )
             )
+        for cause, level in study.settings["placebos"].items():
+            if level in cell.relieved:
+                told = _percent(cell.removed.get(level))
+                rows.append((cell.name, cause, _name(level), _interval(cell.relieved[level]), told, "–", ""))
     return [
         Table(
             columns=(
@@ -221,15 +225,17 @@ def _checks(study: PanelStudy, cells: Sequence[CauseCell]) -> list[Block]:
     for cell in cells:
         if cell.direct is not None:
             at_once = [_move(cell.direct if name == "gradient_norm" else None) for name in names]
-            equaliser = study.settings["causes"]["gradient"].replace("_", " ")
-            rows.append((cell.name, equaliser, f"{study.settings['deep']}, same weights", *at_once, ""))
+            equaliser = study.settings["causes"]["gradient"]
+            rows.append(
+                (cell.name, _name(equaliser), f"{study.settings['deep']}, same weights", *at_once, "")
+            )
         for level, check in cell.checks.items():
             own = MEDIATORS[check.cause]
             told = "passed" if check.passed else "failed"
             for depth, moves in (("deep", check.deep), ("reference", check.reference)):
                 judged = [(name in own) == (depth == "deep") for name in names]
                 shown = [_move(moves.get(name), bold=bold) for name, bold in zip(names, judged, strict=True)]
-                rows.append((cell.name, level.replace("_", " "), study.settings[depth], *shown, told))
+                rows.append((cell.name, _name(level), study.settings[depth], *shown, told))
     return [
         Table(
             columns=("cell", "relief", "depth", *(name.replace("_", " ") for name in names), "check"),
@@ -316,6 +322,10 @@ def _words(verdict: CausesVerdict) -> str:
     if verdict.cause:
         return f"{verdict.cause} dominates"
     return f"{words} {verdict.pointed}" if verdict.pointed else words
+
+
+def _name(level: str) -> str:
+    return level.replace("_", " ")
 
 
 def _of(verdict: CausesVerdict | None, cause: str) -> str:

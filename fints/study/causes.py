@@ -56,8 +56,8 @@ class CauseCell:
         By relief level, those at further doses too: its moves are those between it and the plain networks at
         its own design points, where the study has these fitted (`fints.study.panel_design.Yoked`).
     removed
-        By relief level, whether its check passed or not, the share of the penalty that it removes; empty
-        where there surely is no penalty to remove.
+        By level of relief or placebo, whether its check passed or not, the share of the penalty that it
+        removes; empty unless there surely is a penalty.
     before
         The last moment before the penalty shows; None where it never does or was not watched.
     watched
@@ -238,7 +238,7 @@ def _cell(
         share=shares,
         gained=gained,
         checks=checks,
-        removed=_removed(relieved, reliefs, least),
+        removed=_removed(relieved, [*reliefs, *placebos.values()], least),
         before=before,
         watched=all(_was_watched(fits, table) for table in plain_fits),
         present=present,
@@ -270,12 +270,12 @@ def _at_its_point(
 
 
 def _removed(
-    relieved: Mapping[str, Sequence[float]], reliefs: Mapping[str, str], least: float
+    relieved: Mapping[str, Sequence[float]], levels: Sequence[str], least: float
 ) -> dict[str, Share]:
     plain = relieved["none"]
     if len(plain) < 2 or interval(plain)[1] <= least:
         return {}
-    return {level: share_removed(plain, relieved[level]) for level in reliefs}
+    return {level: share_removed(plain, relieved[level]) for level in levels}
 
 
 def _was_watched(fits: Fits, table: pl.DataFrame) -> bool:

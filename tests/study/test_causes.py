@@ -242,6 +242,9 @@ def test_what_a_relief_removed_whose_check_failed_is_told_in_brackets() -> None:
     (table,) = _shares(asked, [cell(made_up(asked, {"gradient_equaliser": 0.9}, moved={}))])
     assert table.rows[0][1:3] == ("gradient", "gradient equaliser")
     assert table.rows[0][4].startswith("(9")
+    # A placebo has no check, and stands below.
+    assert table.rows[-1][1:3] == ("gradient", "gradient equaliser placebo")
+    assert table.rows[-1][-1] == ""
     assert table.rows[0][-1] == "failed"
     (table,) = _shares(asked, [cell(made_up(asked, {"gradient_equaliser": 0.9}, moved=WORKS))])
     assert table.rows[0][4].startswith("9")
