@@ -27,16 +27,6 @@ are of the last weights in evaluation mode; a diverged fit is the zero forecast.
 combination of scheme, depth, tier and relief is chosen from the same grid by its mean validation loss on
 panels that are not judged, two where a verdict is at stake; warm-up is fixed.
 
-Reliefs
--------
-Each acts on one suspect, at one dose for both depths. Representations: sublayers whose tokens are more alike
-than a healthy network's ever are get a pull that pushes them apart (a hinge); its placebo is as strong, at
-the same sublayers and times, with coordinates permuted. Gradients: what reaches each sublayer gets a common
-norm; its placebo has the factors of other sublayers. Noise: the weights of the best validation loss.
-Amplification: every branch's update is shrunk by 4 blocks over its network's, so 16 blocks take a quarter of
-the step in each, and the reference is untouched. That is more than a smaller rate only where the plain
-network has one of its own, as here.
-
 Smallest effect of interest
 ---------------------------
 0.01 at R2 20 % and 0.001 at R2 0.5 %: a twentieth and a fifth of what an oracle could earn.
@@ -55,6 +45,14 @@ panels" are verdicts too. Noise dominates only if it also does after every forec
 chosen on validation days: a relief that merely shrinks gains nothing. A penalty under a relief is counted
 from the better of the two references, the plain and the relieved one, so that spoiling the reference cures
 nothing.
+
+Each relief acts on one suspect, at one dose for both depths. Representations: sublayers whose tokens are more
+alike than a healthy network's ever are get a pull that pushes them apart (a hinge); its placebo is as strong,
+at the same sublayers and times, with coordinates permuted. Gradients: what reaches each sublayer gets a
+common norm; its placebo has the factors of other sublayers. Noise: the weights of the best validation loss.
+Amplification: every branch's update is shrunk by 4 blocks over its network's, so 16 blocks take a quarter of
+the step in each, and the reference is untouched. That is more than a smaller rate only where the plain
+network has one of its own, as here.
 
 A relief carries a verdict only if its manipulation check passes, against the plain network at the relief's
 own learning rate, which is fitted on the judged panels for that. In the deep network, at a moment before the
@@ -96,10 +94,11 @@ learn from, so that every window comes three times: elsewhere none comes twice, 
 heart), `two_by_two` (both reliefs of gradients and representations at once), `controls` (the simple signal,
 which both schemes should find to 90 % at 4 blocks, and no signal at all), `sgd` (the gradient relief where
 the size of a gradient sets the step) and `depths` (2 to 32 blocks, with a tier of R2 2 %). Of these
-`controls`, `depths` and a first half of `shared_rate` had been seen before the first fit of `standard`. In
+`controls`, `depths` and `shared_rate` had been seen before the first fit of `standard`. In the first half of
 the last a budget for each step's effect (`output_change_step`) hardly ever shortened one, which is why
 updates are shrunk by depth; and a penalty on tokens that are alike at all times (`decorrelation`) cured
-Post-Norm's 16 blocks and moved much in the healthy 4, so that its check failed: hence the hinge.
+Post-Norm's 16 blocks and moved much in the healthy 4, so that its check failed: hence the hinge, and the
+check at one moment. In its second half both of them removed most of the penalty.
 """
 
 from __future__ import annotations
