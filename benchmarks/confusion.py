@@ -41,7 +41,7 @@ from fints.config import Experiment, override
 from fints.diagnostics import Move, manipulation_check
 from fints.evaluation.causes import LEAST_CLUSTERS, judge_causes
 from fints.interventions import DOSES, changes
-from fints.study.causes import mediator_moves, strongest_moves
+from fints.study.mediator_moves import mediator_moves, strongest_moves
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panels
 from fints.study.panel_store import Fits

@@ -30,7 +30,7 @@ from fixed_steps import fixed_steps, moments
 from fints.config import Experiment, override
 from fints.diagnostics import MEDIATORS, Move, manipulation_check
 from fints.interventions import RELIEFS, changes
-from fints.study.causes import mediator_moves, strongest_moves
+from fints.study.mediator_moves import mediator_moves, strongest_moves
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panels
 from fints.study.panel_store import Fits

@@ -26,7 +26,7 @@ from typing import Any
 from fixed_steps import fixed_steps
 
 from fints.evaluation.causes import judge_causes
-from fints.study.causes import interval
+from fints.study.intervals import interval
 from fints.study.panel_cells import PanelFit
 from fints.study.panel_fits import train_on_panels
 

@@ -7,10 +7,10 @@
 `output_change_step` shortens a step that changes the output by more than its budget, `hinged_decorrelation`
 pushes the tokens of a sublayer apart that are more alike than its margin. They leave a healthy network as it
 is only if it hardly ever gets there: budget and margin are to lie above what 99 of 100 of its steps and
-sublayers do, at the best of the rates. The network is the reference of `studies/collapse_or_vanishing.py`;
+sublayers do, where it is well. The network is the reference of `studies/collapse_or_vanishing.py`;
 a step is measured on its own windows, in evaluation mode, in units of the output (targets have root mean
 square 1), `token_alignment` in each step and sublayer. The share is of what the oracle explains of 100 later
-days. Panels 40 to 49 are for this: no study judges them.
+days: a network that fell ill shows it there. Panels 40 to 49 are for this: no study judges them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ A cell is a scheme at a tier of signal. Its clusters are panels; everything is p
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,21 +13,20 @@ from typing import Any
 
 import polars as pl
 
-from fints.diagnostics import MEDIATORS, ManipulationCheck, Move, manipulation_check, move, relieves
+from fints.diagnostics import ManipulationCheck, Move, manipulation_check
 from fints.evaluation.causes import CausesVerdict, Share, judge_causes, share_removed
 from fints.study.cells import plain_mean
 from fints.study.intervals import interval
+from fints.study.mediator_moves import measured_move, mediator_moves, strongest_moves
 from fints.study.panel_design import PanelArm, PanelStudy
 from fints.study.panel_store import Fits
 from fints.study.presence import Presence, before_the_penalty, presence, suspects, worse_from
 
-__all__ = ["CauseCell", "aims", "cause_cells", "mediator_moves", "plain_rows", "strongest_moves"]
+__all__ = ["CauseCell", "aims", "cause_cells", "plain_rows"]
 
 # The factors of such a study; every other one is averaged over by none: there is no other.
 CELL, DEPTH, RELIEF = ("residual", "tier"), "depth", "relief"
 LEAST_CLUSTERS = 8
-GAP = "train_test_gap"
-BY_SUBLAYER = [name for names in MEDIATORS.values() for name in names if name != GAP]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,82 +281,6 @@ def _was_watched(fits: Fits, table: pl.DataFrame) -> bool:
     return bool((own["measure"] == "signal_distance").any())
 
 
-def mediator_moves(
-    fits: Fits,
-    before: pl.DataFrame,
-    after: pl.DataFrame,
-    panels: Sequence[int],
-    *,
-    least: float,
-) -> dict[str, Move]:
-    """Return how far each mediator moved between two arms, over moments and sublayers; the start is left out.
-
-    Parameters
-    ----------
-    fits : Fits
-        Of the study.
-    before, after : DataFrame
-        Fits of the two arms. A panel that either diverged on was not measured, and is left out.
-    panels : sequence of int
-        The clusters.
-    least : float
-        A gap between training and test smaller than this counts as this: what it moved by is not compared
-        with next to nothing.
-    """
-    found = {name: _moved(fits, (before, name), (after, name), panels) for name in BY_SUBLAYER}
-    return _told(found | {GAP: _gap(before, after, panels, least)})
-
-
-def strongest_moves(
-    fits: Fits,
-    before: pl.DataFrame,
-    after: pl.DataFrame,
-    panels: Sequence[int],
-    *,
-    least: float,
-    until: int,
-) -> dict[str, Move]:
-    """Return how far each mediator moved at the moment where it moved most, over sublayers.
-
-    A relief may act at all times, or only once a network falls ill: what it prevents shows at the moments
-    from then on, and a mean over all would thin it out. Of each mediator that moment is taken at which it
-    moved farthest the way that relieves; farthest the other way if it never does.
-
-    Parameters
-    ----------
-    fits, before, after, panels, least
-        As `mediator_moves`.
-    until : int
-        Moments after this step are left out, as is the start; of the gap there is the end alone.
-    """
-    measured = [_by_moment(fits, table, panels, until) for table in (before, after)]
-    found: dict[str, Move | None] = {}
-    for name in BY_SUBLAYER:
-        moments = sorted(set(measured[0].get(name, {})) & set(measured[1].get(name, {})))
-        moves = [_between(*(one[name][moment] for one in measured)) for moment in moments]
-        kept = [one for one in moves if one is not None and not math.isnan(one.size)]
-        found[name] = max(kept, key=lambda one: (relieves(name, one), one.size), default=None)
-    return _told(found | {GAP: _gap(before, after, panels, least)})
-
-
-def _told(found: Mapping[str, Move | None]) -> dict[str, Move]:
-    return {name: moved for name, moved in found.items() if moved is not None}
-
-
-def _gap(before: pl.DataFrame, after: pl.DataFrame, panels: Sequence[int], least: float) -> Move:
-    gaps = [
-        [
-            [test - train]
-            for test, train in table.filter(pl.col("panel").is_in(list(panels)))
-            .sort("panel")
-            .select("test_excess", "train_excess")
-            .rows()
-        ]
-        for table in (before, after)
-    ]
-    return move(gaps[0], gaps[1], least=least)
-
-
 def _direct(
     fits: Fits,
     tables: Mapping[tuple[str, str], pl.DataFrame],
@@ -369,57 +291,7 @@ def _direct(
     if level is None:
         return None
     own = tables[deep, level]
-    return _moved(fits, (own, "gradient_norm_plain"), (own, "gradient_norm"), panels)
-
-
-def _moved(
-    fits: Fits,
-    before: tuple[pl.DataFrame, str],
-    after: tuple[pl.DataFrame, str],
-    panels: Sequence[int],
-) -> Move | None:
-    """Compare two measures of two arms on those panels where both were measured at the same places."""
-    measured = []
-    for table, name in (before, after):
-        rows = _rows(fits, table, panels).filter(pl.col("measure") == name)
-        measured.append(_by_panel(rows.sort("panel", "step", "layer")))
-    return _between(*measured)
-
-
-def _between(before: Mapping[int, list[float]], after: Mapping[int, list[float]]) -> Move | None:
-    shared = [
-        panel for panel, values in before.items() if panel in after and len(values) == len(after[panel])
-    ]
-    if not shared:
-        return None
-    longest = max(len(before[panel]) for panel in shared)
-    shared = [panel for panel in shared if len(before[panel]) == longest]
-    return move(*([by[panel] for panel in shared] for by in (before, after)))
-
-
-def _by_moment(
-    fits: Fits, table: pl.DataFrame, panels: Sequence[int], until: int
-) -> dict[str, dict[int, dict[int, list[float]]]]:
-    """Return measures by moment and panel, in the order of sublayers."""
-    rows = _rows(fits, table, panels).filter(pl.col("step") <= until).sort("panel", "layer")
-    found: dict[str, dict[int, dict[int, list[float]]]] = {}
-    parts = rows.partition_by("measure", "step", as_dict=True, maintain_order=True)
-    for (name, step), part in parts.items():
-        found.setdefault(str(name), {})[int(step)] = _by_panel(part)
-    return found
-
-
-def _by_panel(rows: pl.DataFrame) -> dict[int, list[float]]:
-    return {
-        int(panel): part["value"].to_list()
-        for (panel,), part in rows.partition_by("panel", as_dict=True, maintain_order=True).items()
-    }
-
-
-def _rows(fits: Fits, table: pl.DataFrame, panels: Sequence[int]) -> pl.DataFrame:
-    """Return what was measured in the fits of an arm after the start."""
-    own = table.filter(pl.col("panel").is_in(list(panels))).select("key", "panel")
-    return fits.rows.filter(pl.col("step") > 0).drop_nulls("value").join(own, on="key")
+    return measured_move(fits, (own, "gradient_norm_plain"), (own, "gradient_norm"), panels)
 
 
 def _less(first: Sequence[float], second: Sequence[float]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,16 @@ class Fits:
         import polars as pl
 
         return self.table.filter((pl.col("arm") == arm) & (pl.col("role") == role)).sort("panel")
+
+    def watched(self, table: pl.DataFrame, panels: Sequence[int]) -> pl.DataFrame:
+        """Return what was measured after the start in those fits of `table` that are of these panels.
+
+        Rows as in `rows`, with the panel; what has no value is left out.
+        """
+        import polars as pl
+
+        own = table.filter(pl.col("panel").is_in(list(panels))).select("key", "panel")
+        return self.rows.filter(pl.col("step") > 0).drop_nulls("value").join(own, on="key")
 
 
 def committed(beside: Path, preset: str) -> dict[str, dict[str, Any]]:

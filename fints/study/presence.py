@@ -182,7 +182,7 @@ def _by_moment(
 
 def _sizes(fits: Fits, table: pl.DataFrame, panels: Sequence[int]) -> pl.DataFrame:
     """Return the logarithm of each mediator by panel and moment, a mean over sublayers."""
-    rows = _rows(fits, table, panels)
+    rows = fits.watched(table, panels)
     log = pl.col("value").log()
     first = log.filter(pl.col("layer") == 0).first() - log.mean()
     sizes = rows.group_by("measure", "panel", "step").agg(size=log.mean(), first=first)
@@ -194,10 +194,5 @@ def _sizes(fits: Fits, table: pl.DataFrame, panels: Sequence[int]) -> pl.DataFra
 
 
 def _distances(fits: Fits, table: pl.DataFrame, panels: Sequence[int]) -> pl.DataFrame:
-    rows = _rows(fits, table, panels).filter(pl.col("measure") == "signal_distance")
+    rows = fits.watched(table, panels).filter(pl.col("measure") == "signal_distance")
     return rows.select("panel", "step", "value")
-
-
-def _rows(fits: Fits, table: pl.DataFrame, panels: Sequence[int]) -> pl.DataFrame:
-    own = table.filter(pl.col("panel").is_in(list(panels))).select("key", "panel")
-    return fits.rows.filter(pl.col("step") > 0).drop_nulls("value").join(own, on="key")
